@@ -1,0 +1,19 @@
+"""Errors a user can act on: one sentence that says what, where, and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InvalidInput(ValueError):
+    """The user's input cannot be used. The command line prints the sentence and exits with 2."""
+
+
+def unknown(kind: str, name: str, allowed: Iterable[str]) -> InvalidInput:
+    """The error for a name that is not in a list: with the nearest name, or else the list."""
+    options = sorted(allowed)
+    near = get_close_matches(name.lower(), options, n=1, cutoff=0.6)
+    if near:
+        return InvalidInput(f"unknown {kind} {name!r}: did you mean {near[0]!r}?")
+    return InvalidInput(f"unknown {kind} {name!r}: one of {', '.join(options)}")
