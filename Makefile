@@ -1,0 +1,52 @@
+# Everything runs in .venv, made once from requirements.lock. `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+PYTEST := $(VENV)/bin/python -m pytest
+
+.PHONY: help setup demo test lint test-slow test-browser test-real bench clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 | \2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+setup: $(VENV)/.ready  ## make the virtual environment from requirements.lock
+
+# torch goes first and alone, so that the build of it the machine offers (CPU or CUDA) is settled before the rest.
+$(VENV)/.ready: requirements.lock pyproject.toml
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -q "$$(grep -m 1 '^torch==' requirements.lock)"
+	$(PIP) install -q -r requirements.lock
+	$(PIP) install -q --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: setup  ## compare algorithms on a small problem, in a minute or two
+	$(VENV)/bin/python -m undrift demo
+
+lint: setup  ## ruff and mypy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+test: lint  ## lint, types and the fast tests
+	$(PYTEST)
+
+test-slow: setup  ## the slow tests
+	$(PYTEST) -m "slow and not realdata and not browser"
+
+test-browser: setup  ## the report in Chromium (CHROMIUM names the program, /usr/bin/chromium unless told)
+	$(PYTEST) -m browser
+
+test-real: setup  ## tests on the data sets in the folder UNDRIFT_DATA
+	@test -n "$$UNDRIFT_DATA" || { echo "set UNDRIFT_DATA to the folder with the data sets"; exit 2; }
+	$(PYTEST) -m realdata
+
+bench: setup  ## the benchmarks
+	@ls benchmarks/bench_*.py >/dev/null 2>&1 || { echo "no benchmarks/bench_*.py yet"; exit 2; }
+	set -e; for file in benchmarks/bench_*.py; do $(VENV)/bin/python "$$file"; done
+
+clean:  ## remove the environment and the caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

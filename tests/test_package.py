@@ -1,0 +1,102 @@
+"""The dependency rule of the design: algorithms -> core -> torch; runtimes, deploy -> core."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "undrift"
+
+# What a layer may import besides the standard library. Layers with "*" may use any third-party package.
+ALLOWED = {
+    "algorithms": {"torch", "undrift.core"},
+    "core": {"torch", "numpy", "safetensors", "undrift.core"},
+    "runtimes": {"*", "undrift.core", "undrift.runtimes"},
+    "deploy": {"*", "undrift.core", "undrift.runtimes", "undrift.deploy"},
+}
+
+
+def imports(source: str, package: str) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of all that a module of ``package`` imports, at any depth of nesting."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*parts, *([node.module] if node.module else [])])
+            # "from undrift import data" imports undrift.data: the name counts, not only the package.
+            yield from ((node.lineno, f"{base}.{alias.name}" if base == "undrift" else base) for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("importlib.import_module", "__import__"):
+            yield node.lineno, ast.unparse(node.args[0]).strip("'\"") if node.args else "?"
+
+
+def violations(source: str, layer: str, package: str) -> list[str]:
+    """The imports of a module that its layer may not make, as ``line: name``."""
+    allowed = ALLOWED[layer]
+
+    def fits(name: str) -> bool:
+        top = name.split(".")[0]
+        if top == "undrift":
+            return any(name == a or name.startswith(a + ".") for a in allowed)
+        return top in sys.stdlib_module_names or top in allowed or "*" in allowed
+
+    return [f"{line}: {name}" for line, name in imports(source, package) if not fits(name)]
+
+
+@pytest.mark.parametrize("layer", ALLOWED)
+def test_layers_import_only_what_the_design_allows(layer: str) -> None:
+    # The registry of algorithms, algorithms/__init__.py, has to import its own modules and is no algorithm.
+    registry = PACKAGE / "algorithms" / "__init__.py"
+    found = []
+    for path in sorted((PACKAGE / layer).rglob("*.py")):
+        if path == registry:
+            continue
+        package = ".".join(["undrift", *path.relative_to(PACKAGE).parent.parts])
+        found += [
+            f"{path.relative_to(PACKAGE)}:{v}" for v in violations(path.read_text(encoding="utf-8"), layer, package)
+        ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "line"),
+    [
+        ("algorithms", "import numpy"),
+        ("algorithms", "import undrift"),
+        ("algorithms", "from undrift import data"),
+        ("algorithms", "from undrift.data import sources"),
+        ("algorithms", "from undrift.algorithms.fedavg import FedAvg"),
+        ("algorithms", "from .fedavg import FedAvg"),
+        ("algorithms", "from . import fedavg"),
+        ("algorithms", "from ..runtimes import serial"),
+        ("algorithms", "def f():\n    import undrift.cli"),
+        ("algorithms", "import importlib\nimportlib.import_module('undrift.ledger')"),
+        ("core", "import pandas"),
+        ("core", "from undrift.algorithms import fedavg"),
+        ("core", "from undrift.corelike import x"),
+        ("runtimes", "from undrift.deploy import server"),
+        ("runtimes", "from undrift.data import sources"),
+        ("deploy", "from undrift.algorithms import scaffold"),
+        ("deploy", "from undrift import experiment"),
+    ],
+)
+def test_a_forbidden_import_is_found(layer: str, line: str) -> None:
+    assert violations(line, layer, f"undrift.{layer}") != []
+
+
+@pytest.mark.parametrize(
+    ("layer", "line"),
+    [
+        ("algorithms", "import math\nimport torch.nn.functional as F\nfrom undrift.core.records import State"),
+        ("algorithms", "from ..core import vector\nfrom undrift import core"),
+        ("core", "import numpy as np\nimport safetensors.torch\nfrom . import rng\nfrom .rng import key"),
+        ("runtimes", "import ray\nfrom undrift.core import loop\nfrom .serial import Serial"),
+        ("deploy", "import flwr\nfrom undrift.core import loop\nfrom undrift.runtimes import wrappers"),
+    ],
+)
+def test_an_allowed_import_is_let_through(layer: str, line: str) -> None:
+    assert violations(line, layer, f"undrift.{layer}") == []
