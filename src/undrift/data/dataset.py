@@ -82,7 +82,7 @@ class Dataset:
         digest = hashlib.sha256()
         for tensor in (self.x, self.y, self.x_test, self.y_test):
             digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            digest.update(memoryview(tensor.contiguous().numpy()).cast("B") if tensor.numel() else b"")
+            digest.update(np.ascontiguousarray(tensor.numpy()).view(np.uint8).data if tensor.numel() else b"")
         for labels in (self.client, self.client_test, self.strata, self.strata_test):
             digest.update(b"-" if labels is None else "\n".join(map(str, labels.tolist())).encode())
         digest.update(repr(self.augment).encode())
@@ -182,11 +182,11 @@ class Dataset:
 
     @classmethod
     def from_npz(cls, path: str | Path, **options: Any) -> Dataset:
-        """A data set from an ``.npz`` with ``x`` and ``y``, and optionally ``x_test``, ``y_test``, ``client``, ``client_test``."""
+        """A data set from an ``.npz``: ``x``, ``y``; optionally ``x_test``, ``y_test``, ``client``, ``client_test``."""
         from undrift.data.formats import read_npz
 
         path = Path(path)
-        arrays = read_npz(path, ("x", "y"), ("x_test", "y_test", "client", "client_test"))
+        arrays: dict[str, Any] = read_npz(path, ("x", "y"), ("x_test", "y_test", "client", "client_test"))
         options.setdefault("name", path.stem)
         with InvalidFile(path):
             return cls.from_arrays(**arrays, **options)
@@ -296,9 +296,8 @@ def _build(
         y, names, classes = _number(y, classes, first_row)
     y, y_held = y[: len(train.y)], y[len(train.y) :]
     if test is None:
-        held = _hold_out(
-            y if train.client is None else train.client, test_fraction, seed, whole=regression and train.client is None
-        )
+        groups = train.client if train.client is not None else np.zeros(len(y)) if regression else y
+        held = _hold_out(groups, test_fraction, seed)
         test = _Part(train.x[held], y[held], None if train.client is None else train.client[held])
         train = _Part(train.x[~held], y[~held], None if train.client is None else train.client[~held])
         y, y_held = train.y, test.y
@@ -356,9 +355,7 @@ def _number(y: NDArray[Any], classes: int | None, first_row: int) -> tuple[NDArr
         whole = np.isfinite(y) & (y == np.floor(y))
         if not whole.all():
             row = int((~whole).argmax())
-            raise InvalidInput(
-                f"row {row + first_row} has the label {y[row]}: a class is a whole number (or set regression)"
-            )
+            raise InvalidInput(f"row {row + first_row} has the label {y[row]}: classes are whole numbers")
         y = y.astype(np.int64)
     if y.dtype.kind in "iub" and first_row == 0:
         y = y.astype(np.int64)
@@ -376,12 +373,12 @@ def _number(y: NDArray[Any], classes: int | None, first_row: int) -> tuple[NDArr
     return numbered.astype(np.int64), tuple(str(v) for v in values.tolist()), classes or len(values)
 
 
-def _hold_out(groups: NDArray[Any], fraction: float, seed: int, *, whole: bool) -> NDArray[np.bool_]:
+def _hold_out(groups: NDArray[Any], fraction: float, seed: int) -> NDArray[np.bool_]:
     """Which samples to hold out: the share ``fraction`` of every group, in a keyed order, never a whole group."""
     if not 0 < fraction < 1:
         raise InvalidInput(f"test_fraction = {fraction}: it must be between 0 and 1")
     count = len(groups)
-    inverse = np.zeros(count, np.int64) if whole else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    inverse = np.unique(groups, return_inverse=True)[1].reshape(-1)
     order = rng.permutation(rng.key(seed, "hold out"), count)
     order = order[np.argsort(inverse[order], kind="stable")]  # grouped, random inside a group
     sizes = np.bincount(inverse)

@@ -17,14 +17,7 @@ from numpy.typing import NDArray
 
 from undrift.core.errors import InvalidInput
 
-_IDX_TYPES = {
-    8: np.uint8,
-    9: np.int8,
-    11: np.dtype(">i2"),
-    12: np.dtype(">i4"),
-    13: np.dtype(">f4"),
-    14: np.dtype(">f8"),
-}
+_IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 def read_idx(path: Path) -> NDArray[Any]:

@@ -56,7 +56,7 @@ def list_classes(folder: Path) -> tuple[list[str], list[Path], NDArray[np.int64]
 
 
 def image_folder(folder: Path, size: int, grey: bool) -> dict[str, Any]:
-    """Arrays ``x``, ``y`` (and ``x_test``, ``y_test``) of a folder of class folders, or of its ``train`` and ``test``."""
+    """Arrays of a folder of class folders (or of its ``train`` and ``test``), as ``Dataset.from_arrays`` takes them."""
     split = next((s for s in ("test", "val", "validation") if (folder / s).is_dir()), None)
     if not (folder / "train").is_dir() or split is None:
         names, paths, labels = list_classes(folder)

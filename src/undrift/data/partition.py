@@ -126,9 +126,7 @@ class _Problem:
             count, natural = len(labels), None
         if by.natural:
             if natural is None:
-                raise InvalidInput(
-                    f"partition {by.name}: the data set names no clients; give a client column or another partition"
-                )
+                raise InvalidInput(f"partition {by.name}: the data set names no clients: give a client column")
             clients = clients or len(np.unique(natural))
         if clients is None or clients < 1:
             raise InvalidInput(f"partition {by.name}: clients = {clients}: it must be a whole number >= 1")
@@ -312,9 +310,7 @@ class Dirichlet(Partitioner):
 
     def assign(self, p: _Problem) -> tuple[Ints, Ints]:
         if self.min_size * p.clients > p.samples:
-            raise p.infeasible(
-                f"min_size = {self.min_size} for {p.clients} clients needs more than {p.samples} samples"
-            )
+            raise p.infeasible(f"{p.clients} clients of at least {self.min_size} need more than {p.samples} samples")
         # Redraw while someone is short, as published, but only so often as it costs little; then fill up.
         tries = max(1, min(100, 10_000_000 // (p.clients * p.classes)))
         for attempt in range(tries):
@@ -406,9 +402,7 @@ class Quantity(Partitioner):
 
     name = "quantity"
     paper = "pFedMo, quantity skew"
-    sizes: Annotated[
-        tuple[float, ...], "samples of each client, for example 5000,12500,17500,25000; none: by alpha"
-    ] = ()
+    sizes: Annotated[tuple[float, ...], "samples of each client, like 5000,12500,17500; none: by alpha"] = ()
     alpha: Annotated[float, "without sizes: one draw from Dir(alpha) says who has how much", positive()] = 1.0
     min_size: Annotated[int, "every client gets at least so many samples", at_least(1)] = 1
 
@@ -426,7 +420,7 @@ class Quantity(Partitioner):
         else:
             if self.min_size * p.clients > p.samples:
                 raise p.infeasible(
-                    f"min_size = {self.min_size} for {p.clients} clients needs more than {p.samples} samples"
+                    f"{p.clients} clients of at least {self.min_size} need more than {p.samples} samples"
                 )
             shares = dirichlet_rows(p.generator("sizes"), self.alpha, 1, p.clients)
             sizes = self.min_size + largest_remainder(shares, p.samples - self.min_size * p.clients)[0]
@@ -474,9 +468,7 @@ class FedTripDirichlet(Partitioner):
     paper = "FedTrip"
     alpha: Annotated[float, "concentration of each client's class mix", positive()] = 0.5
     samples: Annotated[int | None, "samples per client; none: all data, split evenly", at_least(1)] = None
-    overlap: Annotated[
-        bool, "clients draw independently, so they share samples (as published); false: a true partition"
-    ] = True
+    overlap: Annotated[bool, "clients draw independently and share samples (as published); false: they do not"] = True
 
     def assign(self, p: _Problem) -> tuple[Ints, Ints]:
         priors = dirichlet_rows(p.generator("priors"), self.alpha, p.clients, p.classes)
@@ -493,15 +485,11 @@ class FedTripOrthogonal(Partitioner):
     paper = "FedTrip"
     clusters: Annotated[int, "c: groups of classes", at_least(1)] = 5
     samples: Annotated[int | None, "samples per client; none: all data, split evenly", at_least(1)] = None
-    overlap: Annotated[
-        bool, "clients draw independently, so they share samples (as published); false: a true partition"
-    ] = True
+    overlap: Annotated[bool, "clients draw independently and share samples (as published); false: they do not"] = True
 
     def assign(self, p: _Problem) -> tuple[Ints, Ints]:
         if self.clusters > min(p.classes, p.clients):
-            raise p.infeasible(
-                f"clusters = {self.clusters}: at most one per client ({p.clients}) and class ({p.classes})"
-            )
+            raise p.infeasible(f"clusters = {self.clusters}: at most {p.clients} clients and {p.classes} classes")
         group = np.arange(p.classes) * self.clusters // p.classes
         cluster = np.arange(p.clients) % self.clusters
         member = (group[None, :] == cluster[:, None]).astype(np.float64)
@@ -524,9 +512,7 @@ class FedADM(Partitioner):
 
     name = "fedadm"
     paper = "FedADM; Wang et al., JSAC 2019"
-    case: Annotated[
-        int, "1 uniform, 2 by label, 3 all data everywhere, 4 half uniform and half by label", between(1, 4)
-    ] = 1
+    case: Annotated[int, "1 uniform, 2 by label, 3 all data everywhere, 4 uniform and by label", between(1, 4)] = 1
 
     def assign(self, p: _Problem) -> tuple[Ints, Ints]:
         sample, N = np.arange(p.samples), p.clients
@@ -553,7 +539,7 @@ class FedADM(Partitioner):
 
 
 class BalancedRecycling(Partitioner):
-    """Equal sizes by per-client class priors, where a used-up class is refilled: samples repeat, some are never used."""
+    """Equal sizes by per-client class priors; a used-up class is refilled, so samples repeat and some go unused."""
 
     name = "balanced-recycling"
     paper = "FL-Simulator (FedSpeed, FedSMOO)"

@@ -58,9 +58,7 @@ class Table:
         if missing.any():
             row = int(missing.argmax()) + self.first_row
             more = f" (and {int(missing.sum()) - 1} more)" if missing.sum() > 1 else ""
-            raise InvalidInput(
-                f"{self.path}: row {row} has no value in column {column!r}{more}: fill it or leave the row out"
-            )
+            raise InvalidInput(f"{self.path}: row {row} has no value in column {column!r}{more}")
 
     def _not_a_number(self, column: str, texts: NDArray[Any]) -> InvalidInput:
         for row, text in enumerate(texts.tolist(), self.first_row):

@@ -23,7 +23,7 @@ def spec(name: str, **settings: Any) -> ModelSpec:
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, **settings: Any) -> nn.Module:
-    """``build("mlp", (1, 28, 28), 10, hidden=200)``; initial weights come from torch's generator, which the caller seeds."""
+    """``build("mlp", (1, 28, 28), 10, hidden=200)``; the caller seeds torch's generator for the weights."""
     return spec(name, **settings).build(shape, classes)
 
 

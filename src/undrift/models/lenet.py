@@ -15,7 +15,7 @@ def _pooled(side: int) -> int:
 
 
 class LeNet(Classifier):
-    """conv 5x5 (6, pad 2), pool, conv 5x5 (16), pool, conv over the whole 5 x 5 map (120), 84, classes; ReLU throughout."""
+    """conv 5x5 (6, pad 2), pool, conv 5x5 (16), pool, conv over the whole map (120), 84, classes; ReLU throughout."""
 
     def __init__(self, channels: int, height: int, width: int, classes: int) -> None:
         super().__init__()

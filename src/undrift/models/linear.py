@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated
 
 import torch
@@ -31,7 +32,7 @@ class Perceptron(Classifier):
     def __init__(self, inputs: int, hidden: int, layers: int, outputs: int) -> None:
         super().__init__()
         widths = [inputs] + [hidden] * layers
-        self.body = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.body = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.head = nn.Linear(hidden, outputs)
 
     def features(self, x: Tensor) -> Tensor:
@@ -67,7 +68,7 @@ class Logistic(ModelSpec):
 
 
 class SVM(ModelSpec):
-    """Smooth support vector machine: squared hinge, one against the rest, no bias, from zero; the margin term is weight decay."""
+    """Smooth SVM: squared hinge, one against the rest, no bias, from zero; the margin term is the weight decay."""
 
     name = "svm"
     title = "smooth SVM (squared hinge)"

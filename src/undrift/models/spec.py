@@ -29,7 +29,7 @@ class Classifier(nn.Module):
 
 
 class ModelSpec(Settings):
-    """A model by name. ``build`` makes the module for inputs of ``shape``; initial weights come from torch's generator."""
+    """A model by name. ``build`` makes the module for inputs of ``shape``, with weights from torch's generator."""
 
     name: ClassVar[str]
     title: ClassVar[str]
