@@ -36,7 +36,7 @@ test: lint  ## lint, types and the fast tests
 test-slow: setup  ## the slow tests
 	$(PYTEST) -m "slow and not realdata and not browser"
 
-test-browser: setup  ## the report in Chromium (CHROMIUM names the program, /usr/bin/chromium unless told)
+test-browser: setup  ## the report in /usr/bin/chromium
 	$(PYTEST) -m browser
 
 test-real: setup  ## tests on the data sets in the folder UNDRIFT_DATA
