@@ -72,7 +72,9 @@ class Setting:
         """What may be given, in words: ``a number >= 0`` or ``one of prox, init``."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        word = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list"}[self.type]
+        word = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list"}[
+            self.type
+        ]
         return f"{word} {self.bounds}" if self.bounds else word
 
     def parse(self, text: str) -> Any:
@@ -174,5 +176,3 @@ def _settings(cls: type[Settings]) -> tuple[Setting, ...]:
             )
         )
     return tuple(found)
-
-

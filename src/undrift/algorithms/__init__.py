@@ -1,0 +1,44 @@
+"""The methods: one paper, one file. A file in this folder is found by itself; nothing needs to be registered."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from typing import Any
+
+from undrift.core.algorithm import Algorithm
+from undrift.core.errors import unknown
+
+Method = Algorithm[Any, Any, Any, Any]
+
+
+@functools.cache
+def algorithms() -> dict[str, type[Method]]:
+    """Every method by its name on the command line."""
+    found: dict[str, type[Method]] = {}
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        for value in vars(module).values():
+            if (
+                isinstance(value, type)
+                and issubclass(value, Algorithm)
+                and value.__module__ == module.__name__
+                and value.title
+            ):
+                found[value.name()] = value
+    return dict(sorted(found.items()))
+
+
+def create(name: str, **settings: Any) -> Method:
+    """A method by name: ``create("fedtrip", mu=0.4)``."""
+    if name not in algorithms():
+        raise unknown("algorithm", name, algorithms())
+    return algorithms()[name].create(**settings)
+
+
+def __getattr__(name: str) -> Any:
+    for cls in algorithms().values():
+        if cls.__name__ == name:
+            return cls
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

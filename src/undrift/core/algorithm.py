@@ -1,0 +1,173 @@
+"""``Algorithm``: five short functions over four declared records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
+
+from torch import Tensor
+
+from undrift.core.cohort import Cohort, Population
+from undrift.core.errors import InvalidInput
+from undrift.core.local import Local
+from undrift.core.records import Mean, Message, Nothing, Record, State, Upload, Vector
+from undrift.core.settings import Settings
+from undrift.core.training import Training
+from undrift.core.vector import Layout
+
+S = TypeVar("S", bound=State)
+C = TypeVar("C", bound=State)
+D = TypeVar("D", bound=Message)
+U = TypeVar("U", bound=Upload)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method claims to cost per client and round on top of FedAvg: formulas in the specification's symbols.
+
+    ``d`` parameters, ``K`` steps, ``M`` batch, ``n`` samples, ``C`` classes, ``f`` features, ``head``, ``body``. Traffic and state
+    in numbers (scalars not counted), passes in samples.
+    """
+
+    down: str = "0"
+    up: str = "0"
+    kept: str = "0"
+    gradients: str = "0"
+    forwards: str = "0"
+    flops: str = "0"  # vector operations; stated, not measured
+
+
+class Algorithm(Settings, Generic[S, C, D, U]):
+    """A federated method. Subclasses state their records, their hyper-parameters and five functions.
+
+    Purity rule for ``client_update``, so that many clients can run in one tensor program: no ``.item()``, no ``if`` on
+    a tensor's value, no in-place writes, no ``.to()``, ``.backward()`` or ``deepcopy``.
+    """
+
+    title: ClassVar[str] = ""  # as its paper spells it
+    paper: ClassVar[str] = ""
+    cost: ClassVar[Cost] = Cost()
+    exchanges: ClassVar[int] = 1  # 2: ``survey`` is asked of the cohort before ``client_update``
+    refuses_momentum: ClassVar[str] = ""  # why local momentum cannot be used; empty: it can
+    needs_features: ClassVar[bool] = False
+    needs_public: ClassVar[bool] = False
+    shares_buffers: ClassVar[bool] = True  # False: every client keeps its own batch-norm statistics
+    pools_data: ClassVar[bool] = False  # True: one client holds everybody's data (the centralised reference line)
+    controls: ClassVar[tuple[str, ...]] = ()  # methods that a comparison must show beside this one
+
+    weights: Annotated[Literal["samples", "uniform"], "aggregation weights: n_i/n or 1/|S|"] = "samples"
+
+    # -- the five functions ------------------------------------------------------------------------------------------
+
+    def server_init(self, x: Tensor, population: Population) -> S:
+        raise NotImplementedError
+
+    def client_init(self, x: Tensor, layout: Layout) -> C:
+        return Nothing()  # type: ignore[return-value]
+
+    def broadcast(self, server: S, cohort: Cohort) -> D:
+        raise NotImplementedError
+
+    def client_update(self, down: D, me: C, local: Local) -> tuple[U, C]:
+        raise NotImplementedError
+
+    def server_update(self, server: S, up: U, cohort: Cohort) -> S:
+        raise NotImplementedError
+
+    # -- the first exchange of methods with two --------------------------------------------------------------------------
+
+    def ask(self, server: S, cohort: Cohort) -> Message:
+        """What goes down first."""
+        raise NotImplementedError
+
+    def survey(self, down: Any, me: C, local: Local) -> Upload:
+        """What the client answers, before any training."""
+        raise NotImplementedError
+
+    def surveyed(self, server: S, up: Any, cohort: Cohort) -> S:
+        """The server with the survey's result."""
+        raise NotImplementedError
+
+    # -- what is evaluated -------------------------------------------------------------------------------------------
+
+    def models(self, server: S) -> dict[str, Tensor]:
+        """The models to evaluate on the common test set, ``global`` first; empty if there is none."""
+        return {"global": server.x}  # type: ignore[attr-defined]
+
+    def personal(self, server: S, me: C, client: int, layout: Layout) -> Tensor | None:
+        """The personal model of a client, where the method has one."""
+        return None
+
+    # -- fitness ------------------------------------------------------------------------------------------------------
+
+    def check(self, training: Training, layout: Layout, steps: int) -> None:
+        """Refuse or warn about a combination with the training settings; ``steps`` is the largest K of any client."""
+
+    def finished(self, server: S) -> bool:
+        """Has the method itself decided to stop (a budget has run out)?"""
+        return False
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def name(cls) -> str:
+        """The name on the command line: the class's name in lower case."""
+        return cls.__name__.lower()
+
+    @classmethod
+    def records(cls) -> dict[str, type[Record]]:
+        """The four record types that the class was declared with."""
+        found = dict(zip(("server", "client", "down", "up"), _declared(cls), strict=True))
+        if cls.exchanges == 2:
+            from typing import get_type_hints
+
+            found["ask"] = get_type_hints(cls.ask)["return"]
+            found["survey"] = get_type_hints(cls.survey)["return"]
+        return found
+
+    def fit(self, training: Training, layout: Layout, steps: int) -> None:
+        """All that can be refused before the first round."""
+        if training.momentum and self.refuses_momentum:
+            raise InvalidInput(f"{self.title} does not take local momentum ({self.refuses_momentum}); set momentum = 0")
+        if self.needs_features and not layout.features:
+            raise InvalidInput(
+                f"{self.title} needs features, and the model has no linear layer to take them from: "
+                "give the module `features(x)` and `head(z)` with forward(x) == head(features(x))"
+            )
+        self.check(training, layout, steps)
+
+
+def _declared(cls: type) -> tuple[Any, ...]:
+    for base in getattr(cls, "__orig_bases__", ()):
+        origin = get_origin(base) or base
+        if origin is Algorithm:
+            return get_args(base)
+        if isinstance(origin, type) and issubclass(origin, Algorithm):
+            inner, args = _declared(origin), iter(get_args(base))
+            return tuple(next(args) if isinstance(a, TypeVar) else a for a in inner)
+    return _declared(cls.__bases__[0])
+
+
+class Global(State):
+    x: Vector
+
+
+class Broadcast(Message):
+    x: Vector
+
+
+class Trained(Upload):
+    x: Mean[Vector]
+
+
+class Averaging(Algorithm[Global, C, Broadcast, Trained]):
+    """FedAvg's messages and server half: the model goes down, the clients' models come up and are averaged."""
+
+    def server_init(self, x: Tensor, population: Population) -> Global:
+        return Global(x)
+
+    def broadcast(self, server: Global, cohort: Cohort) -> Broadcast:
+        return Broadcast(server.x)
+
+    def server_update(self, server: Global, up: Trained, cohort: Cohort) -> Global:
+        return Global(up.x)

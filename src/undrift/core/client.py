@@ -1,0 +1,173 @@
+"""A client's work in one exchange, in process or from bytes alone.
+
+``work`` is the one place where ``client_update`` is called. ``Request`` and ``answer`` carry the same call through bytes
+(safetensors and a JSON header, no pickle): what another process, machine or framework needs, and nothing more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from undrift.core.algorithm import Algorithm
+from undrift.core.eager import EagerLocal, Trainer
+from undrift.core.records import Message, State, pack, unpack
+from undrift.core.reduce import Reply
+from undrift.core.vector import Buffers
+
+Method = Algorithm[Any, Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a client keeps between rounds: the method's state, and buffers where the method does not share them."""
+
+    state: State
+    buffers: Buffers | None = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {f"state.{field.name}": value for field, value in self.state.tensors().items()}
+        if self.buffers is not None:
+            found |= {"buffers.floats": self.buffers.floats, "buffers.counts": self.buffers.counts}
+        return found
+
+    def encode(self) -> bytes:
+        return pack(self.tensors())
+
+    @classmethod
+    def decode(cls, kind: type[State], data: bytes) -> Kept:
+        tensors, _ = unpack(data)
+        state = kind(**{field.name: tensors[f"state.{field.name}"] for field in kind.schema()})
+        kept = "buffers.floats" in tensors
+        return cls(state, Buffers(tensors["buffers.floats"], tensors["buffers.counts"]) if kept else None)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Client training always runs on one intra-op thread, so that its bits do not depend on the machine's cores."""
+    threads = torch.get_num_threads()
+    state = torch.get_rng_state()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)
+
+
+def work(method: Method, down: Message, kept: Kept, local: EagerLocal, survey: bool = False) -> Reply:
+    """Run a client's half of an exchange."""
+    began = time.perf_counter()
+    with torch.no_grad():
+        if survey:
+            up, state = method.survey(down, kept.state, local), None
+        else:
+            up, state = method.client_update(down, kept.state, local)
+            state = state.tensors()
+    up = up.tensors()
+    local.spent.seconds = time.perf_counter() - began
+    local.spent.bytes_up = up.nbytes()
+    buffers = local.buffers()
+    if buffers is not None and not survey and method.shares_buffers:
+        local.spent.bytes_up += buffers.nbytes()
+    return Reply(local.client, local.round, up, state, local.n, local.steps, local.spent, buffers, local.notes)
+
+
+def initial(method: Method, x: Tensor, trainer_layout: Any) -> Kept:
+    """What a client keeps before its first round."""
+    return Kept(method.client_init(x, trainer_layout).tensors())
+
+
+# --- the same through bytes -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Request:
+    """One client's task as bytes: which method with which settings, the message, and what the client keeps."""
+
+    method: str
+    settings: dict[str, Any]
+    client: int
+    round: int
+    seed: int
+    training: dict[str, Any]
+    down: bytes
+    kept: bytes
+    survey: bool = False
+    first: bytes = b""  # the message of the survey, in the second exchange
+    buffers: bytes = b""
+
+    def encode(self) -> bytes:
+        header = {k: v for k, v in asdict(self).items() if not isinstance(v, bytes)}
+        blobs = {
+            k: torch.frombuffer(bytearray(v), dtype=torch.uint8)
+            for k, v in asdict(self).items()
+            if isinstance(v, bytes) and v
+        }
+        return pack(blobs, header)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Request:
+        blobs, header = unpack(data)
+        return (
+            cls(**header, **{k: v.numpy().tobytes() for k, v in blobs.items()})
+            if blobs
+            else cls(**header, down=b"", kept=b"")
+        )
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """A client's answer as bytes: the upload, what it will keep, and the counters."""
+    header = {
+        "client": reply.client, "round": reply.round, "samples": reply.samples, "steps": reply.steps,
+        "spent": asdict(reply.spent), "notes": reply.notes,
+    }  # fmt: skip
+    tensors = {f"up.{field.name}": value for field, value in reply.up.items()}
+    if reply.state is not None:
+        tensors |= {f"state.{field.name}": value for field, value in reply.state.items()}
+    if reply.buffers is not None:
+        tensors |= {f"buffers.{field.name}": value for field, value in reply.buffers.items()}
+    return pack(tensors, header)
+
+
+def decode_reply(method: Method, data: bytes, survey: bool = False) -> Reply:
+    """The answer in these bytes."""
+    from undrift.core.cost import Spent
+
+    tensors, header = unpack(data)
+    kinds = method.records()
+
+    def part(prefix: str, kind: Any) -> Any:
+        return kind(**{field.name: tensors[f"{prefix}.{field.name}"] for field in kind.schema()})
+
+    return Reply(
+        client=header["client"],
+        round=header["round"],
+        up=part("up", kinds["survey" if survey else "up"]),
+        state=None if survey else part("state", kinds["client"]),
+        samples=header["samples"],
+        steps=header["steps"],
+        spent=Spent(**header["spent"]),
+        buffers=part("buffers", Buffers) if "buffers.floats" in tensors else None,
+        notes=header["notes"],
+    )
+
+
+def answer(data: bytes, methods: Any, trainer: Trainer, rows: Tensor) -> bytes:
+    """Do the work that a request asks for. ``methods`` maps names to algorithm classes."""
+    request = Request.decode(data)
+    method = methods[request.method].create(**request.settings)
+    kinds = method.records()
+    first = kinds["ask"].decode(request.first) if request.first else None
+    down = kinds["ask" if request.survey else "down"].decode(request.down, had=first)
+    kept = Kept.decode(kinds["client"], request.kept)
+    buffers = Buffers.decode(request.buffers) if request.buffers else kept.buffers
+    local = trainer.local(request.client, request.round, rows, buffers)
+    with one_thread():
+        return encode_reply(work(method, down, kept, local, request.survey))

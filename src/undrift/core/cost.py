@@ -1,0 +1,83 @@
+"""Costs are measured, not claimed: bytes of the encoded messages, passes counted by the engine, one profile of the model.
+
+Multiply-accumulates (MACs) are stated as such: ``torch.utils.flop_counter`` counts two operations for each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+
+@dataclass
+class Spent:
+    """What clients spent: passes in samples, time in seconds, traffic in bytes."""
+
+    gradients: int = 0  # samples that went forward and backward
+    forwards: int = 0  # samples that went forward only
+    head_gradients: int = 0  # samples that went forward, and backward through the head alone
+    seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    def __iadd__(self, other: Spent) -> Spent:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        return self
+
+
+@dataclass(frozen=True)
+class Profile:
+    """MACs of one sample through a model."""
+
+    forward: int
+    gradient: int
+    head_gradient: int
+
+    def macs(self, spent: Spent) -> int:
+        """Client MACs for what was spent."""
+        return (
+            spent.gradients * self.gradient + spent.forwards * self.forward + spent.head_gradients * self.head_gradient
+        )
+
+
+def _macs(run: object) -> int:
+    assert callable(run)
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return int(counter.get_total_flops()) // 2
+
+
+def profile(module: nn.Module, sample: Tensor, head: int = 0) -> Profile:
+    """Profile a module on one input; ``head`` is the number of weights of its last linear layer."""
+    training = module.training
+    module.eval()
+    params = [p for p in module.parameters() if p.requires_grad]
+    with torch.no_grad():
+        forward = _macs(lambda: module(sample))
+    gradient = _macs(lambda: torch.autograd.grad(module(sample).sum(), params, allow_unused=True))
+    module.train(training)
+    return Profile(forward, gradient, forward + head)
+
+
+def convolution_biases(module: nn.Module, sample: Tensor) -> int:
+    """Additions for convolution biases, which some papers count as MACs."""
+    total = 0
+
+    def count(layer: nn.Module, inputs: object, output: Tensor) -> None:
+        nonlocal total
+        total += output.numel()
+
+    hooks = [
+        m.register_forward_hook(count)
+        for m in module.modules()
+        if isinstance(m, nn.Conv2d | nn.Conv1d) and m.bias is not None
+    ]
+    with torch.no_grad():
+        module(sample)
+    for hook in hooks:
+        hook.remove()
+    return total

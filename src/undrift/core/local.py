@@ -1,0 +1,155 @@
+"""``Local``: everything a client may use while it trains.
+
+The inner loop belongs to the library; the author of a method writes the *direction*. This page is the whole interface;
+``eager`` runs it for one client with plain autograd, and the batched runtime for many clients in one tensor program.
+Nothing here says where the client runs, or what its data are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from undrift.core.training import Training
+from undrift.core.vector import Layout, Part
+
+Carry = TypeVar("Carry")
+
+
+class Batch(ABC):
+    """A minibatch: inputs ``x``, targets ``y``, and ``index``, the samples' places in the client's data.
+
+    ``index`` is padded with -1 to the batch size, so that it can be kept in a record.
+    """
+
+    x: Tensor
+    y: Tensor
+    index: Tensor
+
+    @abstractmethod
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the samples of the batch (first axis). Never use ``values.mean()``: batches may be padded."""
+
+    @abstractmethod
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over the samples of the batch (first axis)."""
+
+
+Direction = Callable[[Tensor, Batch], Tensor]
+
+
+class Local(ABC):
+    """One client in one round."""
+
+    n: Any  # number of samples
+    round: int  # 1, 2, ...
+    lr: float  # learning rate of this round
+    steps: Any  # K, the number of local steps
+    travel: Any  # A_K: K without momentum (0.3 of the specification)
+    training: Training
+    layout: Layout
+
+    # -- gradients: training mode, counted ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def grad(self, w: Tensor, b: Batch, only: Part | None = None) -> Tensor:
+        """The minibatch gradient of the mean training loss at ``w`` (zero outside the part ``only``)."""
+
+    @abstractmethod
+    def value_and_grad(self, w: Tensor, b: Batch) -> tuple[Tensor, Tensor]:
+        """The minibatch loss and its gradient, for the price of the gradient."""
+
+    @abstractmethod
+    def grad_of(self, loss: Callable[[Tensor, Batch], Tensor]) -> Direction:
+        """The gradient of a loss that the method defines, as a function of ``(w, b)``."""
+
+    @abstractmethod
+    def full_grad(self, w: Tensor) -> Tensor:
+        """The gradient of the mean loss over all of the client's samples."""
+
+    # -- forward passes: with the gradient inside ``grad_of`` at its own w; elsewhere eval mode, constant ----------------
+
+    @abstractmethod
+    def forward(self, w: Tensor, b: Batch) -> tuple[Tensor, Tensor]:
+        """Features and outputs of the model ``w`` on a batch, in one pass."""
+
+    @abstractmethod
+    def head(self, w: Tensor, z: Tensor) -> Tensor:
+        """The outputs of the last linear layer of ``w`` for given features."""
+
+    @abstractmethod
+    def criterion(self, outputs: Tensor, b: Batch) -> Tensor:
+        """The mean training loss of given outputs."""
+
+    def features(self, w: Tensor, b: Batch) -> Tensor:
+        """The features of the model ``w``: the input of its last linear layer."""
+        return self.forward(w, b)[0]
+
+    def outputs(self, w: Tensor, b: Batch) -> Tensor:
+        """The outputs (logits) of the model ``w``."""
+        return self.forward(w, b)[1]
+
+    def loss(self, w: Tensor, b: Batch) -> Tensor:
+        """The mean training loss of the model ``w`` on a batch."""
+        return self.criterion(self.outputs(w, b), b)
+
+    # -- loops ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def descend(
+        self,
+        direction: Direction,
+        start: Tensor,
+        steps: Any = None,
+        *,
+        first: Batch | None = None,
+        only: Part | None = None,
+    ) -> Tensor:
+        """Run the local optimiser from ``start`` along ``direction(x, batch)``; the model after the last step.
+
+        ``x`` is valid only during the call of ``direction``: it moves on afterwards. ``first`` replaces the first
+        batch; ``only`` freezes the rest of the model.
+        """
+
+    @abstractmethod
+    def fold(self, step: Callable[[Carry, Batch], Carry], carry: Carry, steps: Any = None) -> Carry:
+        """``carry = step(carry, batch)`` for every local step: for methods with their own optimiser."""
+
+    def move(self, x: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of the local optimiser as a value: the model and the momentum buffer (zeros at first)."""
+        v = self.decayed(self.clipped(v), x)
+        if not self.training.momentum:
+            return x - self.lr * v, m
+        m = self.training.momentum * m + v
+        return x - self.lr * (v + self.training.momentum * m if self.training.nesterov else m), m
+
+    def decayed(self, v: Tensor, x: Tensor) -> Tensor:
+        """``v`` plus the weight decay at ``x``, unless the decay is already part of the gradient."""
+        decay = self.training.weight_decay
+        return v + decay * x if decay and self.training.decay_mode == "outer" else v
+
+    def clipped(self, v: Tensor) -> Tensor:
+        """``v``, shortened to the clipping norm where it is longer."""
+        clip = self.training.clip
+        return v if clip is None else v * (clip / (v.norm() + 1e-12)).clamp(max=1)
+
+    def epochs(self, count: int) -> Any:
+        """The number of steps in ``count`` passes over the client's data."""
+        return count * self.epoch_steps
+
+    epoch_steps: Any
+
+    @abstractmethod
+    def batch(self, index: Tensor) -> Batch:
+        """The batch of these samples (see ``Batch.index``)."""
+
+    @abstractmethod
+    def sweep(self) -> Iterable[Batch]:
+        """All samples once, in order, in large batches."""
+
+    @abstractmethod
+    def note(self, name: str, value: Any) -> None:
+        """Report a number for the run's record (mean over the cohort). It does not travel and costs no bytes."""

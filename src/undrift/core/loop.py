@@ -1,0 +1,153 @@
+"""The round loop. A run is a value, ``Snapshot``, and a function from one round's snapshot to the next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from undrift.core.client import Kept, Method, one_thread
+from undrift.core.cohort import Cohort
+from undrift.core.cost import Spent
+from undrift.core.eager import Trainer
+from undrift.core.federation import PUBLIC, SCORING, Federation
+from undrift.core.runtime import Exchanged, Runtime, Task
+from undrift.core.vector import Buffers
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that is needed to go on, apart from what the clients keep."""
+
+    round: int  # rounds done
+    server: Any
+    buffers: Buffers
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round did."""
+
+    snapshot: Snapshot
+    cohort: Cohort
+    kept: dict[int, Kept]
+    spent: Spent
+    rejected: dict[int, str]
+    drift: dict[str, float]
+    skipped: bool
+    seconds: float
+    notes: dict[str, float] = field(default_factory=dict)
+
+
+class Keep(Protocol):
+    """Where what the clients keep is kept."""
+
+    def load(self, client: int) -> Kept | None: ...
+
+
+class Loop:
+    """One method on one federation with one runtime."""
+
+    def __init__(self, federation: Federation, method: Method, runtime: Runtime, participate: int, keep: Keep) -> None:
+        self.federation, self.method, self.runtime, self.keep = federation, method, runtime, keep
+        self.participate = participate
+        self._start, self._buffers = federation.start()
+        self._fresh: Kept | None = None
+        self._server_trainer: Trainer | None = None
+        steps = max(federation.training.steps_for(int(n)) for n in {federation.population.samples.max()})
+        method.fit(federation.training, federation.layout, steps)
+
+    def start(self) -> Snapshot:
+        return Snapshot(0, self.method.server_init(self._start, self.federation.population), self._buffers)
+
+    def kept(self, client: int) -> Kept:
+        """What a client keeps; before its first accepted upload that is the method's initial state."""
+        found = self.keep.load(client)
+        if found is not None:
+            return found
+        if self._fresh is None:
+            state = self.method.client_init(self._start, self.federation.layout).tensors()
+            self._fresh = Kept(state, None if self.method.shares_buffers else self._buffers)
+        return self._fresh
+
+    def play(self, before: Snapshot) -> Round:
+        """The next round."""
+        began = time.perf_counter()
+        method, t = self.method, before.round + 1
+        cohort, server = self._cohort(t), before.server
+        kept = {int(client): self.kept(int(client)) for client in cohort.ids}
+        spent, rejected, first = Spent(), {}, None
+        if method.exchanges == 2:
+            first = method.ask(server, cohort)
+            asked = self.runtime.exchange(Task(method, first, cohort, kept, before.buffers, survey=True))
+            rejected |= asked.rejected
+            if asked.up is None:
+                return self._skipped(before, cohort, rejected, began)
+            server = method.surveyed(server, asked.up, asked.cohort)
+            _add(spent, asked)
+            cohort = self._cohort(t, asked.cohort.ids)
+        down = method.broadcast(server, cohort)
+        done = self.runtime.exchange(Task(method, down, cohort, kept, before.buffers, first=first))
+        rejected |= done.rejected
+        if done.up is None:
+            return self._skipped(before, cohort, rejected, began)
+        _add(spent, done)
+        with one_thread():
+            server = method.server_update(server, done.up, done.cohort)
+        buffers = done.buffers if done.buffers is not None else before.buffers
+        return Round(
+            snapshot=Snapshot(t, server, buffers),
+            cohort=done.cohort,
+            kept=done.kept,
+            spent=spent,
+            rejected=rejected,
+            drift=done.drift,
+            skipped=False,
+            seconds=time.perf_counter() - began,
+            notes=done.cohort.notes,
+        )
+
+    def _skipped(self, before: Snapshot, cohort: Cohort, rejected: dict[int, str], began: float) -> Round:
+        """Nobody's upload counted: nothing changes but the round's number."""
+        after = Snapshot(before.round + 1, before.server, before.buffers)
+        return Round(after, cohort, {}, Spent(), rejected, {}, True, time.perf_counter() - began)
+
+    def _cohort(self, t: int, ids: Any = None) -> Cohort:
+        federation = self.federation
+        if ids is None:
+            ids = federation.population.sample(federation.seed, t, self.participate)
+        public = scoring = None
+        if self.method.needs_public and federation.public is not None:
+            if self._server_trainer is None:
+                self._server_trainer = federation.trainer()
+            public = federation.public_local(self._server_trainer, PUBLIC, t)
+            scoring = federation.public_local(self._server_trainer, SCORING, t)
+        return Cohort(
+            ids=ids,
+            round=t,
+            lr=federation.training.lr_at(t),
+            seed=federation.seed,
+            population=federation.population,
+            weighting=self.method.weights,
+            public=public,
+            scoring=scoring,
+        )
+
+
+def _add(spent: Spent, exchanged: Exchanged) -> None:
+    for part in exchanged.cohort.cost:
+        spent += part
+
+
+class Memory:
+    """Keeps what clients keep in memory."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Kept] = {}
+
+    def load(self, client: int) -> Kept | None:
+        return self.held.get(client)
+
+    def save(self, kept: Mapping[int, Kept]) -> None:
+        self.held.update(kept)

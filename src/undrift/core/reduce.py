@@ -1,0 +1,84 @@
+"""Uploads are checked one by one, then reduced in cohort order in double precision: the order of arrival never matters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from undrift.core.cohort import Population
+from undrift.core.cost import Spent
+from undrift.core.records import Record, State, Upload
+from undrift.core.vector import Buffers
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client's work produced: the upload, and the state it will keep if the upload is accepted."""
+
+    client: int
+    round: int
+    up: Any  # an Upload; anything at all before it is checked
+    state: State | None
+    samples: int
+    steps: int
+    spent: Spent
+    buffers: Buffers | None = None
+    notes: dict[str, float] = field(default_factory=dict)
+
+
+def objection(reply: Reply, kind: type[Record], round: int, population: Population) -> str | None:
+    """Why an upload cannot count, or None: schema, shape, type, finite, claimed weight, round."""
+    if reply.round != round:
+        return f"it belongs to round {reply.round}, not {round}"
+    expected = int(population.samples[reply.client])
+    if reply.samples != expected:
+        return f"it claims {reply.samples} samples, and {expected} are registered"
+    if type(reply.up) is not kind:
+        return f"it is a {type(reply.up).__name__}, not a {kind.__name__}"
+    for spec, value in reply.up.items():
+        if not isinstance(value, Tensor):
+            return f"{spec.name} is not a tensor"
+        if spec.axes is not None:
+            shape = tuple(population.layout.extent(axis) for axis in spec.axes)
+            if tuple(value.shape) != shape:
+                return f"{spec.name} has shape {tuple(value.shape)}, not {shape}"
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            return f"{spec.name} is not finite"
+    if reply.buffers is not None and not bool(torch.isfinite(reply.buffers.floats).all()):
+        return "its batch-norm statistics are not finite"
+    return None
+
+
+def reduce_uploads(uploads: Sequence[Upload], weights: Tensor) -> Any:
+    """One upload for the cohort: means, sums and stacked rows, as each field says."""
+    if not uploads:
+        raise ValueError("nothing to reduce")
+    kind = type(uploads[0])
+    values = {}
+    for spec in kind.schema():
+        rows = [getattr(up, spec.name) for up in uploads]
+        if spec.travel == "each":
+            values[spec.name] = torch.stack(rows)
+        else:
+            scale = weights.tolist() if spec.travel == "mean" else [1.0] * len(rows)
+            values[spec.name] = weighted_sum(rows, scale)
+    return kind(**values)
+
+
+def weighted_sum(rows: Sequence[Tensor], scale: Sequence[float]) -> Tensor:
+    """Sum of scaled rows, one after the other, in double precision; in the rows' own type at the end."""
+    total = torch.zeros(rows[0].shape, dtype=torch.float64, device=rows[0].device)
+    for row, factor in zip(rows, scale, strict=True):
+        total.add_(row, alpha=factor)
+    return total.to(rows[0].dtype) if rows[0].is_floating_point() else total
+
+
+def reduce_buffers(buffers: Sequence[Buffers], weights: Tensor) -> Buffers:
+    """Batch-norm statistics: the weighted mean; integer counters: the maximum."""
+    floats = weighted_sum([b.floats for b in buffers], weights.tolist())
+    counts = torch.stack([b.counts for b in buffers]).amax(0) if buffers[0].counts.numel() else buffers[0].counts
+    return Buffers(floats, counts)

@@ -1,0 +1,66 @@
+"""How a client trains: the local optimiser, the batches, and the learning rate of each round."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from undrift.core.errors import InvalidInput
+from undrift.core.settings import Settings, at_least, between, nonnegative, positive
+
+
+class Training(Settings):
+    """SGD as PyTorch defines it, with a fresh momentum buffer each round."""
+
+    lr: Annotated[float, "local learning rate", positive()] = 0.05
+    momentum: Annotated[float, "momentum of the local optimiser", between(0, 1, open_high=True)] = 0.0
+    nesterov: Annotated[bool, "Nesterov form of the momentum"] = False
+    weight_decay: Annotated[float, "L2 weight decay", nonnegative()] = 0.0
+    decay_mode: Annotated[
+        Literal["outer", "inner"], "decay added to the method's direction, or part of the gradient"
+    ] = "outer"
+    clip: Annotated[float | None, "clip the direction to this L2 norm", positive()] = None
+    batch_size: Annotated[int, "samples per minibatch; 0 = all of the client's samples", at_least(0)] = 32
+    epochs: Annotated[int, "passes over the client's data per round", at_least(1)] = 1
+    steps: Annotated[int | None, "number of local steps per round, instead of epochs", at_least(1)] = None
+    schedule: Annotated[Literal["constant", "exponential", "step", "cosine"], "learning rate over the rounds"] = (
+        "constant"
+    )
+    lr_decay: Annotated[float, "factor per round (exponential) or per stage (step)", between(0, 1, open_low=True)] = 1.0
+    lr_every: Annotated[int, "rounds per stage of the step schedule", at_least(1)] = 100
+    lr_rounds: Annotated[int, "rounds until the cosine schedule ends", at_least(1)] = 100
+
+    def validate(self) -> None:
+        if self.nesterov and not self.momentum:
+            raise InvalidInput("Training: nesterov = true needs momentum > 0")
+        if self.lr_decay != 1 and self.schedule not in ("exponential", "step"):
+            raise InvalidInput(
+                f"Training: lr_decay = {self.lr_decay} has no effect with schedule = {self.schedule!r}; "
+                "use exponential or step"
+            )
+
+    def lr_at(self, round: int) -> float:
+        """The learning rate of round 1, 2, ..."""
+        t = round - 1
+        if self.schedule == "exponential":
+            return self.lr * self.lr_decay**t
+        if self.schedule == "step":
+            return self.lr * self.lr_decay ** (t // self.lr_every)
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * min(t / self.lr_rounds, 1)))
+        return self.lr
+
+    def batches_per_epoch(self, n: int) -> int:
+        return -(-n // self.batch_size) if self.batch_size else 1
+
+    def steps_for(self, n: int) -> int:
+        """Local steps K of a client with n samples."""
+        return self.steps or self.epochs * self.batches_per_epoch(n)
+
+    def travel(self, steps: Any) -> Any:
+        """A_K: how far K steps of a constant unit direction move the model, in units of the learning rate."""
+        rho = self.momentum
+        if not rho:
+            return steps
+        K = steps + 1 if self.nesterov else steps  # a Nesterov step uses the buffer one step ahead
+        return (K - rho * (1 - rho**K) / (1 - rho)) / (1 - rho) - (1 if self.nesterov else 0)

@@ -1,0 +1,99 @@
+"""Worked problems of the specification as ordinary federations: a two-line module whose loss is the quadratic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from undrift.algorithms import create
+from undrift.core.federation import Federation
+from undrift.core.loop import Loop, Memory, Round
+from undrift.core.runtime import Runtime
+from undrift.core.training import Training
+from undrift.runtimes.serial import Serial
+
+
+class Quadratic(nn.Module):
+    """F(w) = 1/2 sum_j a_j (w_j - c_j)^2, with (a, c) as the sample."""
+
+    def __init__(self, start: Sequence[float]) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+
+    def forward(self, sample: Tensor) -> Tensor:
+        return 0.5 * (sample[:, 0] * (self.w - sample[:, 1]) ** 2).sum(1, keepdim=True)
+
+
+def quadratics(
+    a: Sequence[Sequence[float]],
+    c: Sequence[Sequence[float]],
+    n: Sequence[int],
+    start: Sequence[float],
+    training: Training,
+    public: tuple[Sequence[float], Sequence[float]] | None = None,
+    seed: int = 0,
+) -> Federation:
+    """Clients with quadratic losses; client i holds n_i copies of its sample."""
+    rows = [np.repeat([[ai, ci]], ni, axis=0) for ai, ci, ni in zip(a, c, n, strict=True)]
+    if public is not None:
+        rows.append(np.array([public]))
+    x = torch.tensor(np.concatenate(rows), dtype=torch.float64)
+    offsets = np.concatenate([[0], np.cumsum(n)]).astype(np.int64)
+    total = int(offsets[-1])
+    server_rows = np.array([total]) if public is not None else None
+    return Federation(
+        module=Quadratic(start),
+        loss=lambda outputs, y: outputs.mean(),
+        x=x,
+        y=torch.zeros(len(x)),
+        indices=np.arange(total),
+        offsets=offsets,
+        training=training,
+        seed=seed,
+        public=server_rows,
+        scoring=server_rows,
+    )
+
+
+def toy(**training: Any) -> Federation:
+    """TOY (0.7 of the first specification): two scalar clients, uniform weights."""
+    settings = Training(**{"lr": 0.1, "batch_size": 0, "steps": 2} | training)
+    return quadratics([[1], [3]], [[0], [1]], [1, 1], [0.0], settings)
+
+
+def quad1(n: Sequence[int] = (1, 3), **training: Any) -> Federation:
+    """QUAD-1 (16 of the second specification)."""
+    settings = Training(**{"lr": 0.1, "batch_size": 0, "steps": 2} | training)
+    return quadratics([[1, 2], [2, 1]], [[1, 0], [0, -1]], n, [2.0, 1.0], settings, public=([1.5, 1.5], [0.5, -0.5]))
+
+
+def play(
+    federation: Federation,
+    name: str,
+    rounds: int,
+    participate: int | None = None,
+    runtime: Callable[[Federation], Runtime] = Serial,
+    **settings: Any,
+) -> list[Round]:
+    """The rounds of a run, with what clients keep in memory."""
+    keep = Memory()
+    method = create(name, **settings)
+    federation = federation.pooled() if method.pools_data else federation
+    loop = Loop(federation, method, runtime(federation), participate or federation.population.size, keep)
+    snapshot, played = loop.start(), []
+    for _ in range(rounds):
+        result = loop.play(snapshot)
+        keep.save(result.kept)
+        snapshot = result.snapshot
+        played.append(result)
+    return played
+
+
+def trajectory(federation: Federation, name: str, rounds: int, **settings: Any) -> list[list[float]]:
+    """The global model after every round."""
+    method = create(name, **{k: v for k, v in settings.items() if k not in ("participate", "runtime")})
+    return [method.models(r.snapshot.server)["global"].tolist() for r in play(federation, name, rounds, **settings)]
