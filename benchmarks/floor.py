@@ -1,0 +1,100 @@
+"""How far is undrift from the floor: the same minibatches, in bare PyTorch, with the same layers?
+
+The job is the one that LeNet papers run: 100 clients x 600 MNIST-shaped samples, 10 per round, batch 50, one epoch,
+SGD 0.01 with momentum 0.9. The floor is a hand-written loop over minibatches that lie ready in memory: no sampling of
+clients, no order, no aggregation. Extra passes of a method are counted into its own floor.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from common import Player, federation, interleave, machine, ratios, write
+
+from undrift.algorithms import algorithms
+from undrift.core.federation import Federation
+from undrift.core.training import Training
+from undrift.runtimes.serial import Serial
+
+PARTICIPATE = 10
+TRAINING = Training(lr=0.01, momentum=0.9, batch_size=50, epochs=1)
+
+
+class Bare:
+    """zero_grad, forward, backward, step; with extra forwards and gradients where a method's definition needs them."""
+
+    def __init__(self, job: Federation, clients: int, forwards: int = 0) -> None:
+        self.module, self.loss, self.forwards = job.loss and _copy(job), job.loss, forwards
+        self.optimiser = torch.optim.SGD(self.module.parameters(), lr=job.training.lr, momentum=job.training.momentum)
+        size, total = job.training.batch_size, int(job.offsets[clients])
+        order = torch.randperm(total)
+        self.batches = [(job.x[rows].clone(), job.y[rows].clone()) for rows in order.split(size)]
+
+    def __call__(self) -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        for x, y in self.batches:
+            for _ in range(self.forwards):
+                with torch.no_grad():
+                    self.module(x)
+            self.optimiser.zero_grad()
+            self.loss(self.module(x), y).backward()
+            self.optimiser.step()
+        torch.set_num_threads(threads)
+
+
+def _copy(job: Federation) -> torch.nn.Module:
+    import copy
+
+    return copy.deepcopy(job.module).train()
+
+
+# method: (name of its floor, factor on it, target, settings)
+CLAIMS: dict[str, tuple[str, float, float, dict[str, Any]]] = {
+    "fedavg": ("bare", 1.0, 1.10, {}),
+    "fedtrip": ("fedavg", 1.0, 1.10, {}),
+    "scaffold": ("fedavg", 1.0, 1.10, {}),
+    "feddyn": ("fedavg", 1.0, 1.10, {}),
+    "moon": ("bare + 2 forwards", 1.0, 1.10, {}),
+    "fedmrur": ("fedavg", 7 / 3, 1.15, {}),
+}
+
+
+def serial(model: str, repetitions: int) -> list[dict[str, Any]]:
+    job = federation(model, 100, 600, TRAINING)
+    contestants: dict[str, Callable[[], Any]] = {
+        "bare": Bare(job, PARTICIPATE),
+        "bare + 2 forwards": Bare(job, PARTICIPATE, forwards=2),
+    }
+    known = algorithms()
+    for method, (_, _, _, settings) in CLAIMS.items():
+        if method in known:
+            contestants[method] = Player(job, method, Serial(job), PARTICIPATE, **settings)
+    seconds = interleave(contestants, repetitions)
+    rows = []
+    for method, (base, factor, target, _) in CLAIMS.items():
+        if method not in seconds:
+            rows.append({"job": model, "runtime": "serial", "method": method, "floor": "not there yet"})
+            continue
+        median, best = ratios(seconds[method], seconds[base], factor)
+        floor = base if factor == 1 else f"{factor:.2f} x {base}"
+        rows.append(
+            {
+                "job": model, "runtime": "serial", "method": method, "floor": floor, "s/round": min(seconds[method]),
+                "floor s": min(seconds[base]) * factor, "median ratio": median, "best ratio": best, "at most": target,
+            }
+        )  # fmt: skip
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="lenet-plain,lenet,mlp")
+    parser.add_argument("--repetitions", type=int, default=10)
+    arguments = parser.parse_args()
+    on = machine()
+    found = [row for model in arguments.models.split(",") for row in serial(model, arguments.repetitions)]
+    write("floor", "Time per round over the floor of bare PyTorch", found, on)
