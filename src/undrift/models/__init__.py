@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from undrift.core.errors import unknown
 from undrift.data.dataset import Dataset
-from undrift.models.lenet import LeNetFast, LeNetPlain
+from undrift.models.convnets import VGG16, AlexNet, CovidNet, FedADMCNN, FireNet, HarNet
+from undrift.models.lenet import LeNetFast, LeNetHar, LeNetPlain
 from undrift.models.linear import MLP, SVM, Linear, Logistic
 from undrift.models.losses import LOSSES
+from undrift.models.resnet import ResNet8, ResNet18
 from undrift.models.spec import ModelSpec
 
-MODELS: dict[str, type[ModelSpec]] = {kind.name: kind for kind in (Linear, Logistic, SVM, MLP, LeNetFast, LeNetPlain)}
+MODELS: dict[str, type[ModelSpec]] = {
+    kind.name: kind
+    for kind in (
+        Linear,
+        Logistic,
+        SVM,
+        MLP,
+        LeNetFast,
+        LeNetPlain,
+        LeNetHar,
+        AlexNet,
+        FedADMCNN,
+        VGG16,
+        ResNet8,
+        ResNet18,
+        HarNet,
+        CovidNet,
+        FireNet,
+    )
+}
 
 
 def spec(name: str, **settings: Any) -> ModelSpec:
@@ -33,7 +57,59 @@ def default_model(dataset: Dataset) -> str:
         return "linear"
     if len(dataset.shape) == 3 and min(dataset.shape[1:]) >= 12:
         return "lenet"
+    if len(dataset.shape) == 2:
+        return "harnet"
     return "mlp"
 
 
-__all__ = ["LOSSES", "MODELS", "ModelSpec", "build", "default_model", "spec"]
+@dataclass(frozen=True)
+class ModelRow:
+    """What ``undrift models`` shows of a model, on the input shape of its paper."""
+
+    name: str
+    title: str
+    paper: str
+    loss: str
+    shape: tuple[int, ...]
+    classes: int
+    parameters: int
+    macs: int  # multiply-accumulates of matrix products and convolutions in one forward pass of one sample
+    settings: dict[str, Any]
+
+
+def macs(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """Multiply-accumulates of one sample's forward pass; biases, activations and norms are not counted."""
+    mode = module.training
+    module.eval()
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        module(torch.zeros(1, *shape))
+    module.train(mode)
+    return counter.get_total_flops() // 2
+
+
+def catalogue() -> list[ModelRow]:
+    """All models with their sizes, for tables. The caller's random stream is left alone."""
+    rows = []
+    for name, kind in MODELS.items():
+        shape, classes = kind.example
+        with torch.random.fork_rng(devices=[]):
+            module = kind().build(shape, classes)
+        parameters = sum(p.numel() for p in module.parameters())
+        rows.append(
+            ModelRow(
+                name,
+                kind.title,
+                kind.paper,
+                kind.loss,
+                shape,
+                classes,
+                parameters,
+                macs(module, shape),
+                kind().values(),
+            )
+        )
+    return rows
+
+
+__all__ = ["LOSSES", "MODELS", "ModelRow", "ModelSpec", "build", "catalogue", "default_model", "macs", "spec"]
