@@ -6,7 +6,8 @@ operations and no parameter is ever copied. Vectors other than the iterate are e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,9 +29,20 @@ SWEEP = 512  # samples per batch of a sweep over all data
 
 
 class EagerBatch(Batch):
-    def __init__(self, x: Tensor, y: Tensor, index: Tensor, key: int) -> None:
-        self.x, self.y, self.index, self.key = x, y, index, key
+    """``index`` and ``key`` are made when asked for: most methods never do, and a step of a small model is short."""
+
+    def __init__(self, x: Tensor, y: Tensor, places: Tensor, size: int, base: int, *parts: int | str) -> None:
+        self.x, self.y, self._places, self._size = x, y, places, size
+        self._base, self._parts = base, parts
         self.fresh = True  # no training pass has seen it yet
+
+    @cached_property
+    def index(self) -> Tensor:  # type: ignore[override]
+        return nn.functional.pad(self._places, (0, self._size - len(self._places)), value=-1)
+
+    @cached_property
+    def key(self) -> int:
+        return rng.extend(self._base, *self._parts)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -60,17 +72,34 @@ class Trainer:
         self.training, self.seed, self.augment = training, seed, augment
         self.live = Replica(module, layout)  # the iterate of ``descend``
         self.other = Replica(module, layout)  # any other point that a gradient is taken at
-        self.frozen = Replica(module, layout)  # teachers and anchors: eval mode
+        self._frozen = [Replica(module, layout) for _ in range(2)]  # teachers and anchors: eval mode
+        self._holds: list[tuple[Tensor, int]] = [(torch.empty(0), 0)] * 2  # the vector in each of them, and its version
         self.live.module.train()
         self.other.module.train()
-        self.frozen.module.eval()
+        for frozen in self._frozen:
+            frozen.module.eval()
         self.other.share_buffers(self.live)
+        self._frozen[1].share_buffers(self._frozen[0])
+
+    def frozen(self, w: Tensor) -> Replica:
+        """A replica in eval mode at ``w``. Two are kept, so that a pair of teachers is not copied at every step."""
+        if not self._is_at(0, w):
+            self._frozen.reverse()  # the one used last goes first
+            self._holds.reverse()
+            if not self._is_at(0, w):
+                self._frozen[0].flat.copy_(w)
+                self._holds[0] = (w, w._version)
+        return self._frozen[0]
+
+    def _is_at(self, place: int, w: Tensor) -> bool:
+        held, version = self._holds[place]
+        return held is w and version == w._version
 
     def local(self, client: int, round: int, rows: Tensor, buffers: Buffers | None = None) -> EagerLocal:
         """The ``Local`` of a client whose samples are these rows of the data."""
         if buffers is not None and self.live.has_buffers:
             self.live.set_buffers(buffers)
-            self.frozen.set_buffers(buffers)
+            self._frozen[0].set_buffers(buffers)
         return EagerLocal(self, client, round, rows)
 
     def per_batch(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -90,7 +119,7 @@ class EagerLocal(Local):
         self._size = self.training.batch_size or self.n
         self._key = rng.key(trainer.seed, "batches", round, client)
         self._cursor = 0  # batches drawn so far in this round
-        self._order: tuple[int, Tensor] = (-1, rows)
+        self._order: tuple[int, Tensor, Tensor] = (-1, rows, rows)  # epoch, order of the samples, their rows
         self._point: tuple[Tensor, Replica] | None = None  # the w that a gradient is being taken at
         self.spent = Spent()
         self.notes: dict[str, float] = {}
@@ -100,28 +129,29 @@ class EagerLocal(Local):
     def _next(self) -> EagerBatch:
         epoch, place = divmod(self._cursor, self.epoch_steps)
         if self._order[0] != epoch:
-            self._order = (epoch, torch.from_numpy(rng.permutation(rng.extend(self._key, epoch), self.n)))
-        index = self._order[1][place * self._size : (place + 1) * self._size]
-        key = rng.extend(self._key, "step", self._cursor)
+            order = torch.from_numpy(rng.permutation(rng.extend(self._key, epoch), self.n))
+            self._order = (epoch, order, self._rows[order])
+        span = slice(place * self._size, (place + 1) * self._size)
         self._cursor += 1
-        return self._batch(index, key)
+        return self._batch(self._order[1][span], self._order[2][span], "step", self._cursor - 1)
 
-    def _batch(self, index: Tensor, key: int) -> EagerBatch:
-        rows = self._rows[index]
+    def _batch(self, places: Tensor, rows: Tensor, *parts: int | str) -> EagerBatch:
         x, y = self._t.x.index_select(0, rows), self._t.y.index_select(0, rows)
+        b = EagerBatch(x, y, places, self._size, self._key, *parts)
         if self._t.augment is not None:
-            x = self._t.augment(x, key)
-        return EagerBatch(x, y, nn.functional.pad(index, (0, self._size - len(index)), value=-1), key)
+            b.x = self._t.augment(x, b.key)
+        return b
 
     def batch(self, index: Tensor) -> EagerBatch:
-        index = index[index >= 0]
-        return self._batch(index, rng.extend(self._key, "again"))
+        places = index[index >= 0]
+        return self._batch(places, self._rows[places], "again")
 
     def sweep(self) -> Iterator[EagerBatch]:
         for begin in range(0, self.n, SWEEP):
             rows = self._rows[begin : begin + SWEEP]
-            index = torch.arange(begin, begin + len(rows))
-            yield EagerBatch(self._t.x[rows], self._t.y[rows], index, rng.extend(self._key, "sweep", begin))
+            places = torch.arange(begin, begin + len(rows))
+            x, y = self._t.x.index_select(0, rows), self._t.y.index_select(0, rows)
+            yield EagerBatch(x, y, places, len(rows), self._key, "sweep", begin)
 
     # -- evaluation at a point -----------------------------------------------------------------------------------------
 
@@ -133,7 +163,7 @@ class EagerLocal(Local):
         return other
 
     def _begin(self, replica: Replica, b: EagerBatch) -> Buffers | None:
-        """Before a training pass: the same dropout mask for the same batch; only its first pass moves the statistics."""
+        """Before a training pass: the same dropout mask for the same batch; the first pass alone moves statistics."""
         if replica.stochastic:
             torch.manual_seed(b.key >> 1)
         again = not b.fresh and replica.has_buffers
@@ -141,12 +171,7 @@ class EagerLocal(Local):
         return replica.buffers() if again else None
 
     def _gather(self, loss: Tensor, replica: Replica) -> Tensor:
-        grads = torch.autograd.grad(loss, replica.params, allow_unused=True)
-        flat = [
-            g.reshape(-1) if g is not None else p.new_zeros(p.numel())
-            for g, p in zip(grads, replica.params, strict=True)
-        ]
-        return torch.cat(flat)
+        return _flat(torch.autograd.grad(loss, replica.params, allow_unused=True), replica.params)
 
     def _with_decay(self, g: Tensor, w: Tensor) -> Tensor:
         if self.training.weight_decay and self.training.decay_mode == "inner":
@@ -173,8 +198,7 @@ class EagerLocal(Local):
 
     def _head_grad(self, w: Tensor, b: EagerBatch) -> Tensor:
         """The gradient of the head alone: the body's pass is a plain forward in eval mode."""
-        replica = self._t.frozen
-        replica.flat.copy_(w)
+        replica = self._t.frozen(w)
         with torch.no_grad():
             z, _ = replica.forward(b.x)
         if z is None:
@@ -201,16 +225,14 @@ class EagerLocal(Local):
             try:
                 with torch.enable_grad():
                     value = loss(point, b)
-                    grads = torch.autograd.grad(
-                        value, [*replica.params, point], allow_unused=True, materialize_grads=True
-                    )
+                    *grads, own = torch.autograd.grad(value, [*replica.params, point], allow_unused=True)
             finally:
                 self._point = None
             if kept is not None:
                 replica.set_buffers(kept)
             self.spent.gradients += len(b)
-            g = torch.cat([part.reshape(-1) for part in grads[:-1]]) + grads[-1]
-            return self._with_decay(g, w)
+            g = _flat(grads, replica.params)
+            return self._with_decay(g if own is None else g.add_(own), w)
 
         return direction
 
@@ -226,10 +248,8 @@ class EagerLocal(Local):
         if self._point is not None and w is self._point[0]:
             z, outputs = self._point[1].forward(b.x)
         else:
-            replica = self._t.frozen
-            replica.flat.copy_(w)
             with torch.no_grad():
-                z, outputs = replica.forward(b.x)
+                z, outputs = self._t.frozen(w).forward(b.x)
             self.spent.forwards += len(b)
         return (z if z is not None else b.x.new_empty(len(b), 0)), outputs
 
@@ -241,10 +261,8 @@ class EagerLocal(Local):
     def head(self, w: Tensor, z: Tensor) -> Tensor:
         if self._point is not None and w is self._point[0]:
             return self._point[1].head(z)
-        replica = self._t.frozen
-        replica.flat.copy_(w)
         with torch.no_grad():
-            return replica.head(z)
+            return self._t.frozen(w).head(z)
 
     def criterion(self, outputs: Tensor, b: Batch) -> Tensor:
         return self._t.per_batch(outputs, b.y)
@@ -290,6 +308,13 @@ class EagerLocal(Local):
 
     def note(self, name: str, value: Any) -> None:
         self.notes[name] = float(value)
+
+
+def _flat(grads: Sequence[Tensor | None], params: Sequence[Tensor]) -> Tensor:
+    """The gradient as one vector; parameters that the loss does not use have none."""
+    return torch.cat(
+        [p.new_zeros(p.numel()) if g is None else g.reshape(-1) for g, p in zip(grads, params, strict=True)]
+    )
 
 
 def _no_features() -> InvalidInput:

@@ -1,7 +1,8 @@
-"""Uploads are checked one by one, then reduced in cohort order in double precision: the order of arrival never matters."""
+"""Uploads are checked one by one, then reduced in cohort order in double precision: order of arrival never matters."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,11 +47,16 @@ def objection(reply: Reply, kind: type[Record], round: int, population: Populati
             shape = tuple(population.layout.extent(axis) for axis in spec.axes)
             if tuple(value.shape) != shape:
                 return f"{spec.name} has shape {tuple(value.shape)}, not {shape}"
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        if value.is_floating_point() and not finite(value):
             return f"{spec.name} is not finite"
-    if reply.buffers is not None and not bool(torch.isfinite(reply.buffers.floats).all()):
+    if reply.buffers is not None and not finite(reply.buffers.floats):
         return "its batch-norm statistics are not finite"
     return None
+
+
+def finite(values: Tensor) -> bool:
+    """Are all values finite? One pass: a sum is finite only if its terms are; large finite ones are looked at again."""
+    return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
 
 
 def reduce_uploads(uploads: Sequence[Upload], weights: Tensor) -> Any:

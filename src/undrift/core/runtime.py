@@ -128,12 +128,12 @@ def drift(down: Message, uploads: list[Any]) -> dict[str, float]:
     rows: Tensor = torch.stack([getattr(up, spec.name) for up in uploads])
     start = {f.name: v for f, v in down.items() if f.travel in ("same", "had")}.get(spec.name)
     if start is not None:
-        rows = rows - start
+        rows.sub_(start)
     mean = rows.mean(0)
     lengths, length = rows.norm(dim=1), mean.norm()
     cosine = (rows @ mean) / (lengths * length).clamp_min(1e-30)
     return {
-        "distance": float((rows - mean).norm(dim=1).mean()),
         "cosine": float(cosine.mean()),
+        "distance": float(rows.sub_(mean).norm(dim=1).mean()),
         "amp": float(lengths.mean() / length.clamp_min(1e-30)),
     }
