@@ -5,9 +5,10 @@ A runtime produces replies; checking, reducing and counting them is the same eve
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,9 @@ class Runtime(ABC):
 
     def exchange(self, task: Task) -> Exchanged:
         """Send, wait, check, reduce."""
-        return settle(task, self.replies(task))
+        began = time.perf_counter()
+        done = settle(task, self.replies(task))
+        return replace(done, cohort=replace(done.cohort, elapsed=time.perf_counter() - began))
 
     def close(self) -> None:
         """Release what the runtime holds (processes, shared memory)."""
@@ -80,7 +83,7 @@ def settle(task: Task, replies: Iterable[Reply]) -> Exchanged:
         if reply.client not in places:
             rejected[reply.client] = "it was not asked in this round"
             continue
-        reason = objection(reply, kind, cohort.round, cohort.population)
+        reason = objection(reply, kind, cohort.round, cohort.population, task.down)
         if reason:
             rejected[reply.client] = reason
         else:
@@ -112,7 +115,7 @@ def settle(task: Task, replies: Iterable[Reply]) -> Exchanged:
 
 
 def _down_bytes(task: Task, place: int) -> int:
-    extra = task.buffers.nbytes() if task.buffers is not None and task.method.shares_buffers and not task.survey else 0
+    extra = task.buffers.nbytes() if task.buffers and task.method.shares_buffers and not task.survey else 0
     return task.down.row(place).nbytes() + extra
 
 
@@ -122,7 +125,7 @@ def drift(down: Message, uploads: list[Any]) -> dict[str, float]:
     The update is the first averaged vector of the upload; where the message down has a field of the same name, that
     field is a model and the update is the difference.
     """
-    spec = next((f for f in uploads[0].schema() if f.travel == "mean" and f.axes in (("d",), ("body",))), None)
+    spec = next((f for f in uploads[0].schema() if f.travel == "mean" and f.axes in (("d",), ("body",), None)), None)
     if spec is None or len(uploads) < 2:
         return {}
     rows: Tensor = torch.stack([getattr(up, spec.name) for up in uploads])

@@ -1,0 +1,136 @@
+"""The evaluation protocol. Every number says which model was evaluated on which data.
+
+* ``global`` on ``test``: the global model on the held-out test set;
+* ``global`` on ``own test``: the same model on each client's own test part: the mean over clients, and the mean of the
+  worst tenth of them;
+* ``personal`` on ``own test``: each client's personal model on its own test part, where the method has one.
+
+The clients' test parts divide the test set: of each class a client gets the share that it holds in training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from undrift.core import rng
+from undrift.core.algorithm import Algorithm
+from undrift.core.client import Method, one_thread
+from undrift.core.eager import as_rows
+from undrift.core.errors import InvalidInput
+from undrift.core.federation import Federation
+from undrift.core.loop import Loop, Snapshot
+from undrift.core.vector import Buffers, Replica
+
+TEST, OWN_MEAN, OWN_WORST = "test", "own test (mean)", "own test (worst decile)"
+CHUNK = 1024
+PERSONAL_LIMIT = 200  # personal models evaluated per round: a fixed, keyed sample of the clients where there are more
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The labelled numbers of one round."""
+
+    metrics: list[tuple[str, str, str, float]] = field(default_factory=list)  # model, data, metric, value
+    clients: dict[str, dict[int, float]] = field(default_factory=dict)  # model -> client -> accuracy
+
+    def value(self, model: str = "global", data: str = TEST, metric: str = "accuracy") -> float | None:
+        return next((v for m, d, k, v in self.metrics if (m, d, k) == (model, data, metric)), None)
+
+
+class Evaluator:
+    """Evaluates the models of a run on the test set and on the clients' parts of it."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        x: Tensor,
+        y: Tensor,
+        classes: int | None,
+        parts: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
+    ) -> None:
+        self.federation, self.x, self.y, self.classes = federation, x, y, classes
+        self._replica = Replica(federation.module, federation.layout)
+        self._replica.module.eval()
+        self.parts = parts
+        if classes is not None and 1 < federation.layout.classes < classes:
+            raise InvalidInput(f"the model has {federation.layout.classes} outputs, and the data has {classes} classes")
+
+    def __call__(self, loop: Loop, snapshot: Snapshot) -> Evaluation:
+        method, found = loop.method, Evaluation()
+        with one_thread(), torch.no_grad():
+            for name, w in method.models(snapshot.server).items():
+                correct, losses = self._score(w, snapshot.buffers, self.x, self.y)
+                found.metrics.append((name, TEST, "loss", float(losses.mean())))
+                if correct is not None:
+                    found.metrics.append((name, TEST, "accuracy", float(correct.mean())))
+                    if self.parts is not None and not method.pools_data:
+                        self._per_client(found, name, self._by_client(correct))
+            self._personal(found, loop, snapshot)
+        return found
+
+    def _personal(self, found: Evaluation, loop: Loop, snapshot: Snapshot) -> None:
+        method = loop.method
+        if self.parts is None or not personal_models(method):
+            return
+        indices, offsets = self.parts
+        candidates = np.flatnonzero(np.diff(offsets) > 0)
+        if len(candidates) > PERSONAL_LIMIT:
+            chosen = rng.sample(rng.key(self.federation.seed, "personal"), len(candidates), PERSONAL_LIMIT)
+            candidates = candidates[chosen]
+        scores: dict[int, float] = {}
+        for client in candidates.tolist():
+            kept = loop.kept(client)
+            w = method.personal(snapshot.server, kept.state, client, self.federation.layout)
+            if w is None:
+                return
+            rows = as_rows(indices[offsets[client] : offsets[client + 1]])
+            buffers = kept.buffers if kept.buffers is not None else snapshot.buffers
+            correct, _ = self._score(w, buffers, self.x[rows], self.y[rows])
+            if correct is not None:
+                scores[client] = float(correct.mean())
+        self._per_client(found, "personal", scores)
+
+    def _score(self, w: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor]:
+        """For each sample: was it right (classification only), and the loss (per batch where it is not per sample)."""
+        replica = self._replica
+        replica.flat.copy_(w)
+        if replica.has_buffers:
+            replica.set_buffers(buffers)
+        right, losses = [], []
+        for begin in range(0, len(x), CHUNK):
+            outputs, target = replica.module(x[begin : begin + CHUNK]), y[begin : begin + CHUNK]
+            loss = self.federation.loss(outputs, target)
+            losses.append(loss.expand(len(target)) if loss.ndim == 0 else loss)
+            if self.classes is not None:
+                guess = (
+                    outputs.argmax(1) if outputs.ndim > 1 and outputs.shape[1] > 1 else (outputs.reshape(-1) > 0).long()
+                )
+                right.append((guess == target).double())
+        return (torch.cat(right) if right else None), torch.cat(losses).double()
+
+    def _by_client(self, correct: Tensor) -> dict[int, float]:
+        assert self.parts is not None
+        indices, offsets = self.parts
+        held = np.flatnonzero(np.diff(offsets) > 0)
+        sums = np.add.reduceat(correct.numpy()[indices], offsets[:-1][held]) if len(held) else np.empty(0)
+        return dict(zip(held.tolist(), (sums / np.diff(offsets)[held]).tolist(), strict=True))
+
+    @staticmethod
+    def _per_client(found: Evaluation, model: str, scores: dict[int, float]) -> None:
+        if not scores:
+            return
+        values = np.sort(list(scores.values()))
+        worst = values[: max(1, len(values) // 10)]
+        found.metrics.append((model, OWN_MEAN, "accuracy", float(values.mean())))
+        found.metrics.append((model, OWN_WORST, "accuracy", float(worst.mean())))
+        found.clients[model] = scores
+
+
+def personal_models(method: Method) -> bool:
+    """Does the method have personal models at all?"""
+    return type(method).personal is not Algorithm.personal

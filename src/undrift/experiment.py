@@ -1,0 +1,225 @@
+"""``Experiment``: the validated description of a run, to and from TOML, JSON and command-line flags.
+
+Everything is named: data, partition, model and method. Users' own modules and tensors go through ``undrift.run``.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from undrift import algorithms
+from undrift.core.client import Method
+from undrift.core.errors import InvalidInput, unknown
+from undrift.core.settings import Setting, Settings, at_least, between
+from undrift.core.training import Training
+from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source
+from undrift.models import MODELS, ModelSpec
+
+
+class Plan(Settings):
+    """How many clients, how long, from which seed, how it is evaluated and where it runs."""
+
+    clients: Annotated[int | None, "number of clients; left out: as many as the data names, or 10", at_least(1)] = None
+    participate: Annotated[int | None, "clients per round; left out: all", at_least(1)] = None
+    rounds: Annotated[int, "number of rounds", at_least(1)] = 50
+    seed: Annotated[int, "the one source of randomness", at_least(0)] = 1
+    eval_every: Annotated[int, "evaluate every so many rounds (and after the last)", at_least(1)] = 1
+    target: Annotated[float | None, "target accuracy for the cost-to-target figures", between(0, 1)] = None
+    public: Annotated[float, "share of the training set that the server holds (pFedMo)", between(0, 0.5)] = 0.01
+    scoring: Annotated[int, "public inputs that the server only looks at (pFedMo)", at_least(1)] = 64
+    runtime: Annotated[Literal["auto", "serial", "processes", "batched"], "where clients run"] = "auto"
+    workers: Annotated[int | None, "worker processes; left out: one per core", at_least(1)] = None
+
+
+SECTIONS = ("algorithm", "data", "partition", "model", "train")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run, described. ``Experiment.load(path)`` reads TOML; ``build`` makes one from plain dictionaries."""
+
+    algorithm: Method
+    data: Source
+    partition: Partitioner
+    model: ModelSpec
+    train: Training = field(default_factory=Training)
+    plan: Plan = field(default_factory=Plan)
+    name: str = ""
+
+    @classmethod
+    def build(cls, values: Mapping[str, Any], where: str = "experiment") -> Experiment:
+        """From nested plain values: sections ``algorithm``, ``data``, ``partition``, ``model``, ``train``, and the plan's keys."""
+        plan_keys = [s.name for s in Plan.settings()]
+        for key in values:
+            if key not in (*SECTIONS, *plan_keys, "name"):
+                raise _at(where, unknown("key", key, [*SECTIONS, *plan_keys, "name"]))
+        sections = {name: values.get(name, {}) for name in SECTIONS}
+        for name, section in sections.items():
+            if isinstance(section, str):
+                sections[name] = {"name": section}
+            elif not isinstance(section, Mapping):
+                raise InvalidInput(f"{where}: [{name}] must be a table or a name, not {section!r}")
+        data = _named("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
+        method = _method(sections["algorithm"], f"{where}: [algorithm]")
+        natural = bool(getattr(data, "client", None))
+        partition = _named(
+            "partition",
+            PARTITIONERS,
+            sections["partition"],
+            "column" if natural else "dirichlet",
+            f"{where}: [partition]",
+        )
+        model = _named("model", MODELS, sections["model"], type(data).model, f"{where}: [model]")
+        train = _create(Training, sections["train"], f"{where}: [train]")
+        plan = _create(Plan, {k: v for k, v in values.items() if k in plan_keys}, where)
+        experiment = cls(method, data, partition, model, train, plan, str(values.get("name", "")))
+        experiment.check(where)
+        return experiment
+
+    def check(self, where: str = "experiment") -> None:
+        plan = self.plan
+        if plan.clients and plan.participate and plan.participate > plan.clients:
+            raise InvalidInput(
+                f"{where}: participate = {plan.participate} is more than the {plan.clients} clients there are"
+            )
+
+    @classmethod
+    def load(cls, path: str | Path, changes: Mapping[str, Any] | None = None) -> Experiment:
+        """From a TOML file, with some values replaced."""
+        return cls.build(merge(read_toml(path), changes or {}), str(path))
+
+    def values(self) -> dict[str, Any]:
+        """As plain values, complete: what ``build`` takes."""
+        found: dict[str, Any] = {"name": self.name} if self.name else {}
+        found |= {k: v for k, v in self.plan.values().items() if v is not None}
+        for section, part, title in (
+            ("algorithm", self.algorithm, type(self.algorithm).name()),
+            ("data", self.data, self.data.name),
+            ("partition", self.partition, self.partition.name),
+            ("model", self.model, self.model.name),
+            ("train", self.train, None),
+        ):
+            inner = {"name": title} if title else {}
+            inner |= {k: list(v) if isinstance(v, tuple) else v for k, v in part.values().items() if v is not None}
+            found[section] = inner
+        return found
+
+    def to_toml(self) -> str:
+        """The experiment as a TOML file that ``load`` reads back."""
+        lines, values = [], self.values()
+        for key, value in values.items():
+            if not isinstance(value, dict):
+                lines.append(f"{key} = {_toml(value)}")
+        for section, inner in values.items():
+            if isinstance(inner, dict):
+                lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in inner.items())]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def label(self) -> str:
+        """The method and the settings that differ from its defaults."""
+        return label_of(self.algorithm)
+
+
+def label_of(method: Method) -> str:
+    given = [
+        f"{s.name}={getattr(method, s.name):g}"
+        if isinstance(getattr(method, s.name), float)
+        else f"{s.name}={getattr(method, s.name)}"
+        for s in method.settings()
+        if getattr(method, s.name) != s.default
+    ]
+    return type(method).title + (f" ({', '.join(given)})" if given else "")
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise InvalidInput(f"{path} is a folder, not a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} is not valid TOML: {error}") from None
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The base with some values replaced, section by section. Another name in a section drops the old settings."""
+    merged = {
+        key: {"name": value} if key in SECTIONS and isinstance(value, str) else value for key, value in base.items()
+    }
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            old = merged[key]
+            renamed = "name" in value and value["name"] != old.get("name")
+            merged[key] = dict(value) if renamed else {**old, **value}
+        else:
+            merged[key] = value
+    return merged
+
+
+def parse_method(text: str) -> dict[str, Any]:
+    """``fedtrip`` or ``fedtrip:mu=0.4:first=init`` as a section."""
+    name, *pairs = text.strip().split(":")
+    section: dict[str, Any] = {"name": name}
+    found = algorithms.algorithms()
+    if name not in found:
+        raise unknown("algorithm", name, found)
+    settings = {s.name: s for s in found[name].settings()}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidInput(f"{text!r}: settings are written name:key=value")
+        if key not in settings:
+            raise unknown(f"setting of {name}", key, settings)
+        section[key] = settings[key].parse(value)
+    return section
+
+
+def components() -> dict[str, dict[str, tuple[Setting, ...]]]:
+    """Every settable thing: section -> component name -> its settings."""
+    return {
+        "algorithm": {name: cls.settings() for name, cls in algorithms.algorithms().items()},
+        "data": {name: cls.settings() for name, cls in SOURCES.items()},
+        "partition": {name: cls.settings() for name, cls in PARTITIONERS.items()},
+        "model": {name: cls.settings() for name, cls in MODELS.items()},
+        "train": {"": Training.settings()},
+        "plan": {"": Plan.settings()},
+    }
+
+
+def _method(section: Mapping[str, Any], where: str) -> Method:
+    values = dict(section)
+    name = values.pop("name", "fedavg")
+    if name not in algorithms.algorithms():
+        raise _at(where, unknown("algorithm", str(name), algorithms.algorithms()))
+    created: Method = _create(algorithms.algorithms()[name], values, where)
+    return created
+
+
+def _named(kind: str, known: Mapping[str, type[Any]], section: Mapping[str, Any], default: str, where: str) -> Any:
+    values = dict(section)
+    name = values.pop("name", default)
+    if name not in known:
+        raise _at(where, unknown(kind, str(name), known))
+    return _create(known[name], values, where)
+
+
+def _create(kind: type[Any], values: Mapping[str, Any], where: str) -> Any:
+    try:
+        return kind.create(**values)
+    except InvalidInput as error:
+        raise _at(where, error) from None
+
+
+def _at(where: str, error: InvalidInput) -> InvalidInput:
+    return InvalidInput(f"{where}: {error}")
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value)  # numbers, booleans, strings and lists are written alike in JSON and TOML

@@ -1,0 +1,488 @@
+"""Running experiments: from a description, or from a user's own model and data, to a history in a ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from undrift import algorithms
+from undrift.core import rng
+from undrift.core.client import Method
+from undrift.core.cost import Spent
+from undrift.core.errors import InvalidInput
+from undrift.core.federation import Federation, ModelLike, build
+from undrift.core.loop import Loop, Memory, Round, Snapshot
+from undrift.core.runtime import Runtime
+from undrift.core.training import Training
+from undrift.core.vector import Buffers
+from undrift.data import PARTITIONERS, Dataset, Partition, Partitioner, data_root, load, test_parts
+from undrift.evaluate import Evaluation, Evaluator
+from undrift.experiment import Experiment, Plan, label_of
+from undrift.history import History
+from undrift.ledger import Entry, Ledger, LedgerKeep, Run
+from undrift.models import LOSSES, default_model, spec
+from undrift.runtimes import create as create_runtime
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is, for whoever watches."""
+
+    label: str
+    seed: int
+    round: int
+    rounds: int
+    value: float | None  # the headline figure so far
+    seconds: float  # since this process began the run
+    done_here: int  # rounds played by this process
+
+    @property
+    def seconds_left(self) -> float | None:
+        return self.seconds / self.done_here * (self.rounds - self.round) if self.done_here else None
+
+
+Watcher = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A method's whole setting, ready to run: clients, data, evaluation."""
+
+    method: Method
+    federation: Federation
+    partition: Partition
+    dataset: Dataset
+    evaluator: Evaluator
+    participate: int
+    plan: Plan
+
+    def facts(self) -> dict[str, Any]:
+        """What the ledger stores beside the description: fingerprints, sizes, versions."""
+        start, _ = self.federation.start()
+        profile = self.federation.profile
+        facts: dict[str, Any] = {
+            "label": label_of(self.method),
+            "data": self.dataset.name,
+            "data_fingerprint": self.dataset.fingerprint,
+            "partition_fingerprint": self.partition.fingerprint,
+            "start_fingerprint": hashlib.sha256(start.numpy().tobytes()).hexdigest()[:16],
+            "parameters": self.federation.layout.size,
+            "macs_forward": profile.forward,
+            "macs_gradient": profile.gradient,
+            "clients": len(self.partition),
+            "participate": self.participate,
+            "samples": [
+                int(self.partition.sizes.min()),
+                int(np.median(self.partition.sizes)),
+                int(self.partition.sizes.max()),
+            ],
+            "versions": {
+                "undrift": _version(),
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+        }
+        labels = self.dataset.labels
+        if labels is not None and len(self.partition) <= 500:
+            facts["histogram"] = self.partition.histogram(labels, int(labels.max()) + 1).tolist()
+        return facts
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished (or stopped) run: its history, and the model it ended with."""
+
+    history: History
+    module: nn.Module | None
+    run: Run | None = None
+    ledger: Path | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """The headline accuracy after the last evaluation."""
+        return self.history.final
+
+    @property
+    def best(self) -> float:
+        return self.history.best
+
+    def reached(self, target: float) -> Any:
+        """Rounds, bytes, MACs and seconds to a target accuracy; None if it was not reached."""
+        return self.history.reached(target)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def prepare(
+    method: Method,
+    dataset: Dataset,
+    partitioner: Partitioner,
+    model: ModelLike,
+    loss: Loss,
+    training: Training,
+    plan: Plan,
+) -> Setting:
+    """Divide the data, build the model from the seed, and check that everything fits."""
+    public, scoring, rest = _public(method, dataset, plan)
+    clients = plan.clients or (None if partitioner.natural else 10)
+    held = dataset if rest is None else _subset(dataset, rest)
+    partition = partitioner.split(held, clients, plan.seed)
+    parts = test_parts(partition, held, plan.seed) if len(dataset.x_test) else None
+    indices = partition.indices if rest is None else rest[partition.indices]
+    names = None if partition.names is None else tuple(str(name) for name in partition.names)
+    federation = Federation(
+        module=build(model, plan.seed),
+        loss=loss,
+        x=dataset.x,
+        y=dataset.y,
+        indices=indices,
+        offsets=partition.offsets,
+        training=training,
+        seed=plan.seed,
+        names=names,
+        augment=dataset.augment,
+        public=public,
+        scoring=scoring,
+    )
+    if plan.participate and plan.participate > len(partition):
+        raise InvalidInput(f"participate = {plan.participate} is more than the {len(partition)} clients there are")
+    evaluator = Evaluator(
+        federation,
+        dataset.x_test,
+        dataset.y_test,
+        dataset.classes,
+        None if parts is None else (parts.indices, parts.offsets),
+    )
+    if method.pools_data:
+        federation = federation.pooled()
+    participate = 1 if method.pools_data else plan.participate or len(partition)
+    stored = replace(partition, indices=indices)
+    return Setting(method, federation, stored, dataset, evaluator, participate, plan)
+
+
+def prepare_experiment(
+    experiment: Experiment, root: str | Path | None = None, dataset: Dataset | None = None
+) -> Setting:
+    """The setting that an experiment describes."""
+    if dataset is None:
+        dataset = experiment.data.load(data_root(root))
+    shape, classes = dataset.shape, dataset.classes or 1
+    return prepare(
+        experiment.algorithm,
+        dataset,
+        experiment.partition,
+        lambda: experiment.model.build(shape, classes),
+        LOSSES[experiment.model.loss],
+        experiment.train,
+        experiment.plan,
+    )
+
+
+def _public(
+    method: Method, dataset: Dataset, plan: Plan
+) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None, NDArray[np.int64] | None]:
+    """The server's rows: class-balanced, held out before partitioning, never from the test set."""
+    if not method.needs_public:
+        return None, None, None
+    labels = dataset.labels
+    order = rng.permutation(rng.key(plan.seed, "public"), len(dataset))
+    if labels is not None:  # deal the shuffled samples class by class, so that every prefix is balanced
+        place = np.empty(len(dataset), dtype=np.int64)
+        for label in np.unique(labels):
+            mine = order[labels[order] == label]
+            place[mine] = np.arange(len(mine))
+        order = order[np.argsort(place[order], kind="stable")]
+    size = max(1, round(plan.public * len(dataset)))
+    if size + plan.scoring >= len(dataset):
+        raise InvalidInput(
+            f"{method.title} wants {size} public and {plan.scoring} scoring samples, and there are {len(dataset)} in all"
+        )
+    public, scoring = np.sort(order[:size]), np.sort(order[size : size + plan.scoring])
+    return public, scoring, np.sort(order[size + plan.scoring :])
+
+
+def _subset(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
+    index = torch.from_numpy(rows)
+    return replace(
+        dataset,
+        x=dataset.x[index],
+        y=dataset.y[index],
+        client=None if dataset.client is None else dataset.client[rows],
+        strata=None if dataset.strata is None else dataset.strata[rows],
+    )
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def execute(
+    setting: Setting,
+    *,
+    ledger: Ledger | None = None,
+    run: Run | None = None,
+    watch: Watcher | None = None,
+    runtime: Runtime | None = None,
+) -> Result:
+    """Play the rounds that are left, evaluating and recording as the plan says."""
+    method, plan = setting.method, setting.plan
+    kind = method.records()["client"]
+    keep: Memory | LedgerKeep
+    keep = Memory() if ledger is None or run is None else LedgerKeep(ledger, run, kind)  # type: ignore[arg-type]
+    rows: list[dict[str, Any]] = []
+    metrics: list[tuple[int, str, str, str, float | None]] = []
+    with contextlib.ExitStack() as stack:
+        if ledger is not None and run is not None:
+            stack.enter_context(ledger.holding(run))
+            ledger.set_status(run, "running")
+        if runtime is None:
+            runtime = stack.enter_context(create_runtime(plan.runtime, setting.federation, plan.workers))
+        loop = Loop(setting.federation, method, runtime, setting.participate, keep)
+        snapshot = _resumed(ledger, run, method) or loop.start()
+        first, began = snapshot.round, time.perf_counter()
+        value: float | None = None
+        try:
+            while snapshot.round < plan.rounds and not method.finished(snapshot.server):
+                played = loop.play(snapshot)
+                snapshot = played.snapshot
+                keep.save(_worth_keeping(played))
+                last = snapshot.round == plan.rounds or method.finished(snapshot.server)
+                due = snapshot.round % plan.eval_every == 0 or last
+                found = setting.evaluator(loop, snapshot) if due else Evaluation()
+                entry = _entry(setting, played, found)
+                rows.append({"round": entry.round, **_plain(entry.row)})
+                metrics += [(entry.round, *m) for m in found.metrics]
+                if ledger is not None and run is not None:
+                    ledger.record(run, entry)
+                if due:
+                    value = found.value() if found.value() is not None else found.value("personal", "own test (mean)")
+                if watch is not None:
+                    seconds = time.perf_counter() - began
+                    watch(
+                        Progress(
+                            label_of(method),
+                            plan.seed,
+                            snapshot.round,
+                            plan.rounds,
+                            value,
+                            seconds,
+                            snapshot.round - first,
+                        )
+                    )
+        except KeyboardInterrupt:
+            if ledger is not None and run is not None:
+                ledger.set_status(run, "stopped", "interrupted")
+            raise
+        except BaseException as error:
+            if ledger is not None and run is not None:
+                with contextlib.suppress(Exception):
+                    ledger.set_status(run, "failed", f"{type(error).__name__}: {error}")
+            raise
+        if ledger is not None and run is not None:
+            ledger.set_status(run, "finished")
+            run = ledger.run(run.id)
+    history = (
+        History.of(ledger, run)
+        if ledger is not None and run is not None
+        else History(label_of(method), plan.seed, rows, metrics, plan.rounds, facts=setting.facts())
+    )
+    return Result(history, _module(setting, snapshot), run, ledger.path if ledger else None)
+
+
+def _resumed(ledger: Ledger | None, run: Run | None, method: Method) -> Snapshot | None:
+    stored = ledger.snapshot(run) if ledger is not None and run is not None else None
+    if stored is None:
+        return None
+    at, server, buffers = stored
+    return Snapshot(at, method.records()["server"].decode(server), Buffers.decode(buffers))
+
+
+def _worth_keeping(played: Round) -> dict[int, Any]:
+    return {client: kept for client, kept in played.kept.items() if kept.tensors()}
+
+
+def _entry(setting: Setting, played: Round, found: Evaluation) -> Entry:
+    spent: Spent = played.spent
+    name = setting.federation.population.name
+    return Entry(
+        round=played.snapshot.round,
+        row={
+            "seconds": played.seconds,
+            "client_seconds": spent.seconds,
+            "bytes_up": spent.bytes_up,
+            "bytes_down": spent.bytes_down,
+            "gradients": spent.gradients,
+            "forwards": spent.forwards,
+            "macs": setting.federation.profile.macs(spent),
+            "participants": 0 if played.skipped else played.cohort.size,
+            "rejected": len(played.rejected),
+            "skipped": int(played.skipped),
+            "drift": json.dumps(played.drift),
+            "notes": json.dumps(played.notes),
+        },
+        metrics=found.metrics,
+        clients=found.clients,
+        rejections={name(client): reason for client, reason in played.rejected.items()},
+        server=played.snapshot.server,
+        buffers=played.snapshot.buffers,
+        kept=_worth_keeping(played),
+    )
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: json.loads(v) if k in ("drift", "notes") else v for k, v in row.items()}
+
+
+def _module(setting: Setting, snapshot: Snapshot) -> nn.Module | None:
+    """A plain module with the final global model in it."""
+    models = setting.method.models(snapshot.server)
+    if not models:
+        return None
+    module = build(setting.federation.module, setting.plan.seed)
+    with torch.no_grad():
+        views = setting.federation.layout.views(next(iter(models.values())))
+        for name, parameter in module.named_parameters():
+            if name in views:
+                parameter.copy_(views[name])
+        at = {True: 0, False: 0}
+        for _, buffer in module.named_buffers():
+            floating = buffer.is_floating_point()
+            source = snapshot.buffers.floats if floating else snapshot.buffers.counts
+            buffer.copy_(source[at[floating] : at[floating] + buffer.numel()].view(buffer.shape))
+            at[floating] += buffer.numel()
+    return module
+
+
+# --- the public functions -----------------------------------------------------------------------------------------------
+
+
+def run(
+    algorithm: Method | str = "fedavg",
+    *,
+    data: Dataset | str = "digits",
+    partition: Partitioner | str = "dirichlet",
+    model: ModelLike | str | None = None,
+    loss: Loss | None = None,
+    training: Training | None = None,
+    ledger: str | Path | None = None,
+    name: str | None = None,
+    watch: Watcher | None = None,
+    resume: bool = False,
+    runtime: str = "serial",
+    **plan: Any,
+) -> Result:
+    """Train one method. Names or your own objects: a ``Dataset``, an ``nn.Module`` (or a factory of one), a loss.
+
+    A factory, rather than a module, lets the seed cover the initial weights too. ``plan`` takes ``clients``,
+    ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. With ``ledger`` every round is
+    recorded; ``resume=True`` goes on with the run of that name where it stopped.
+    """
+    method = algorithms.create(algorithm) if isinstance(algorithm, str) else algorithm
+    dataset = load(data) if isinstance(data, str) else data
+    if isinstance(partition, str):
+        partition = PARTITIONERS[partition].create() if partition in PARTITIONERS else _unknown_partition(partition)
+    if model is None or isinstance(model, str):
+        chosen = spec(model or default_model(dataset))
+        shape, classes = dataset.shape, dataset.classes or 1
+        loss = loss or LOSSES[chosen.loss]
+        model = lambda: chosen.build(shape, classes)  # noqa: E731
+    loss = loss or (nn.functional.cross_entropy if dataset.classes is not None else nn.functional.mse_loss)
+    made = Plan.create(**{"runtime": runtime, **plan})
+    setting = prepare(method, dataset, partition, model, loss, training or Training(), made)
+    if ledger is None:
+        return execute(setting, watch=watch)
+    description = {
+        "algorithm": {"name": type(method).name(), **method.values()},
+        "data": {"name": dataset.name},
+        "partition": {"name": partition.name, **partition.values()},
+        "model": {"name": "own"},
+        "train": setting.federation.training.values(),
+        **{k: v for k, v in made.values().items() if v is not None},
+        "own": True,
+    }
+    with Ledger(ledger, create=True) as book:
+        title = name or f"{type(method).name()}-{dataset.name}-seed{made.seed}"
+        if resume:
+            found = book.run(title)
+            check_same(found, setting)
+        else:
+            found = book.add(title, description, setting.facts())
+        return execute(setting, ledger=book, run=found, watch=watch)
+
+
+def _unknown_partition(name: str) -> Partitioner:
+    from undrift.core.errors import unknown
+
+    raise unknown("partition", name, PARTITIONERS)
+
+
+def check_same(run: Run, setting: Setting) -> None:
+    """Refuse to resume a run on other data, another partition or another model."""
+    facts = setting.facts()
+    for key, what in (
+        ("data_fingerprint", "the data"),
+        ("partition_fingerprint", "the partition"),
+        ("start_fingerprint", "the initial model"),
+        ("label", "the method's settings"),
+    ):
+        if facts[key] != run.facts.get(key):
+            raise InvalidInput(
+                f"run {run.name!r} cannot go on: {what} differ from what it began with ({run.facts.get(key)} then, {facts[key]} now)"
+            )
+
+
+def start_experiment(
+    experiment: Experiment,
+    ledger: Ledger,
+    *,
+    root: str | Path | None = None,
+    dataset: Dataset | None = None,
+    watch: Watcher | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> Result:
+    """Run a described experiment from its beginning."""
+    setting = prepare_experiment(experiment, root, dataset)
+    name = experiment.name or f"{type(experiment.algorithm).name()}-{experiment.data.name}-seed{experiment.plan.seed}"
+    run = ledger.add(name, experiment.values(), setting.facts() | dict(extra or {}))
+    return execute(setting, ledger=ledger, run=run, watch=watch)
+
+
+def resume_experiment(
+    run: Run, ledger: Ledger, *, root: str | Path | None = None, watch: Watcher | None = None, rounds: int | None = None
+) -> Result:
+    """Go on with a run where it stopped; the same bits as if it had never stopped."""
+    if run.experiment.get("own"):
+        raise InvalidInput(
+            f"run {run.name!r} was started from Python with its own model or data: go on with "
+            f"undrift.run(..., ledger={str(ledger.path)!r}, name={run.name!r}, resume=True)"
+        )
+    experiment = Experiment.build(run.experiment, f"run {run.name!r}")
+    if rounds is not None:
+        experiment = replace(experiment, plan=replace(experiment.plan, rounds=rounds))
+    setting = prepare_experiment(experiment, root)
+    check_same(run, setting)
+    return execute(setting, ledger=ledger, run=run, watch=watch)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("undrift")
+    except PackageNotFoundError:
+        return "unknown"
