@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
 
 from torch import Tensor
 
 from undrift.core.cohort import Cohort, Population
-from undrift.core.errors import InvalidInput
+from undrift.core.errors import InvalidInput, no_features
 from undrift.core.local import Local
 from undrift.core.records import Mean, Message, Nothing, Record, State, Upload, Vector
 from undrift.core.settings import Settings
@@ -23,10 +24,10 @@ U = TypeVar("U", bound=Upload)
 
 @dataclass(frozen=True)
 class Cost:
-    """What a method claims to cost per client and round on top of FedAvg: formulas in the specification's symbols.
+    """What a method claims to cost per client and round on top of FedAvg, once every client has taken part.
 
-    ``d`` parameters, ``K`` steps, ``M`` batch, ``n`` samples, ``C`` classes, ``f`` features, ``head``, ``body``. Traffic and state
-    in numbers (scalars not counted), passes in samples.
+    Formulas over ``d`` parameters (``body`` and ``head`` of them), ``n`` samples, ``E`` epochs, ``K`` steps, batches of ``M``, ``C``
+    classes, ``f`` features and the method's own settings. Traffic and state in numbers (scalars are not counted), passes in samples.
     """
 
     down: str = "0"
@@ -34,7 +35,12 @@ class Cost:
     kept: str = "0"
     gradients: str = "0"
     forwards: str = "0"
+    head_gradients: str = "0"  # backward through the last layer alone
     flops: str = "0"  # vector operations; stated, not measured
+
+    def evaluate(self, symbols: Mapping[str, Any]) -> dict[str, float]:
+        """The formulas as numbers."""
+        return {f.name: eval(getattr(self, f.name), {"__builtins__": {}}, dict(symbols)) for f in fields(self)}
 
 
 class Algorithm(Settings, Generic[S, C, D, U]):
@@ -125,15 +131,19 @@ class Algorithm(Settings, Generic[S, C, D, U]):
             found["survey"] = get_type_hints(cls.survey)["return"]
         return found
 
+    def claims(self, training: Training, layout: Layout, n: int) -> dict[str, float]:
+        """The claimed cost, as numbers, for a client with ``n`` samples."""
+        axes = {axis: layout.extent(axis) for axis in ("d", "body", "head", "C", "f")}
+        batch = min(training.batch_size or n, n)
+        passes = {"n": n, "E": training.epochs, "K": training.steps_for(n), "M": batch}
+        return self.cost.evaluate(self.values() | axes | passes)
+
     def fit(self, training: Training, layout: Layout, steps: int) -> None:
         """All that can be refused before the first round."""
         if training.momentum and self.refuses_momentum:
             raise InvalidInput(f"{self.title} does not take local momentum ({self.refuses_momentum}); set momentum = 0")
         if self.needs_features and not layout.features:
-            raise InvalidInput(
-                f"{self.title} needs features, and the model has no linear layer to take them from: "
-                "give the module `features(x)` and `head(z)` with forward(x) == head(features(x))"
-            )
+            raise no_features(self.title)
         self.check(training, layout, steps)
 
 
@@ -158,6 +168,10 @@ class Broadcast(Message):
 
 class Trained(Upload):
     x: Mean[Vector]
+
+
+class Displaced(Upload):
+    d: Mean[Vector]  # w - w_i: points along the gradient, in every method
 
 
 class Averaging(Algorithm[Global, C, Broadcast, Trained]):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from undrift.core import rng
 from undrift.core.cost import Spent
-from undrift.core.errors import InvalidInput
+from undrift.core.errors import no_features
 from undrift.core.local import Batch, Direction, Local
 from undrift.core.training import Training
 from undrift.core.vector import Buffers, Layout, Part, Replica
@@ -202,7 +202,7 @@ class EagerLocal(Local):
         with torch.no_grad():
             z, _ = replica.forward(b.x)
         if z is None:
-            raise _no_features()
+            raise no_features("this method")
         with torch.enable_grad():
             loss = self._t.per_batch(replica.head(z), b.y)
             grads = torch.autograd.grad(loss, replica.head_params)
@@ -255,7 +255,7 @@ class EagerLocal(Local):
 
     def features(self, w: Tensor, b: Batch) -> Tensor:
         if not self.layout.features:
-            raise _no_features()
+            raise no_features("this method")
         return self.forward(w, b)[0].flatten(1)
 
     def head(self, w: Tensor, z: Tensor) -> Tensor:
@@ -314,13 +314,6 @@ def _flat(grads: Sequence[Tensor | None], params: Sequence[Tensor]) -> Tensor:
     """The gradient as one vector; parameters that the loss does not use have none."""
     return torch.cat(
         [p.new_zeros(p.numel()) if g is None else g.reshape(-1) for g, p in zip(grads, params, strict=True)]
-    )
-
-
-def _no_features() -> InvalidInput:
-    return InvalidInput(
-        "this method needs features, and the model has no linear layer to take them from: "
-        "give the module `features(x)` and `head(z)` with forward(x) == head(features(x))"
     )
 
 

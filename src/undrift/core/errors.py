@@ -17,3 +17,11 @@ def unknown(kind: str, name: str, allowed: Iterable[str]) -> InvalidInput:
     if near:
         return InvalidInput(f"unknown {kind} {name!r}: did you mean {near[0]!r}?")
     return InvalidInput(f"unknown {kind} {name!r}: one of {', '.join(options)}")
+
+
+def no_features(who: str) -> InvalidInput:
+    """The error for a method that needs features on a model that has none."""
+    return InvalidInput(
+        f"{who} needs features, and the model has no linear layer to take them from: "
+        "give the module `features(x)` and `head(z)` with forward(x) == head(features(x))"
+    )

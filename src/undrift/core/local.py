@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, add, arange
 
 from undrift.core.training import Training
 from undrift.core.vector import Layout, Part
@@ -122,14 +122,31 @@ class Local(ABC):
         """One step of the local optimiser as a value: the model and the momentum buffer (zeros at first)."""
         v = self.decayed(self.clipped(v), x)
         if not self.training.momentum:
-            return x - self.lr * v, m
+            return add(x, v, alpha=-self.lr), m
         m = self.training.momentum * m + v
-        return x - self.lr * (v + self.training.momentum * m if self.training.nesterov else m), m
+        v = v + self.training.momentum * m if self.training.nesterov else m
+        return add(x, v, alpha=-self.lr), m  # the same operation, and so the same bits, as in ``descend``
+
+    def nesterov(self, x: Tensor, u: Tensor, gamma: float, steps: Any = None) -> tuple[Tensor, Tensor]:
+        """Nesterov steps from ``(x, u)``, for methods that carry u on: u = γu + g, x = x - η (g + γu)."""
+
+        def step(carry: tuple[Tensor, Tensor], b: Batch) -> tuple[Tensor, Tensor]:
+            x, u = carry
+            g = self.decayed(self.clipped(self.grad(x, b)), x)
+            u = gamma * u + g
+            return x - self.lr * (g + gamma * u), u
+
+        return self.fold(step, (x, u), steps)
 
     def decayed(self, v: Tensor, x: Tensor) -> Tensor:
         """``v`` plus the weight decay at ``x``, unless the decay is already part of the gradient."""
         decay = self.training.weight_decay
         return v + decay * x if decay and self.training.decay_mode == "outer" else v
+
+    def undecayed(self, g: Tensor, x: Tensor) -> Tensor:
+        """``g`` without the weight decay at ``x`` that an inner decay put into it: SAM takes its gradients elsewhere."""
+        decay = self.training.weight_decay
+        return g - decay * x if decay and self.training.decay_mode == "inner" else g
 
     def clipped(self, v: Tensor) -> Tensor:
         """``v``, shortened to the clipping norm where it is longer."""
@@ -149,6 +166,16 @@ class Local(ABC):
     @abstractmethod
     def sweep(self) -> Iterable[Batch]:
         """All samples once, in order, in large batches."""
+
+    def class_sums(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of the features of ``w`` over the samples of each class, and how many samples each class has."""
+        classes = arange(self.layout.classes)
+        sums, counts = 0, 0
+        for b in self.sweep():
+            z, member = self.features(w, b), (b.y.unsqueeze(1) == classes).to(w.dtype)
+            sums = sums + b.sum(member.unsqueeze(2) * z.unsqueeze(1))
+            counts = counts + b.sum(member)
+        return sums, counts
 
     @abstractmethod
     def note(self, name: str, value: Any) -> None:

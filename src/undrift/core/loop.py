@@ -11,6 +11,7 @@ from undrift.core.client import Kept, Method, one_thread
 from undrift.core.cohort import Cohort
 from undrift.core.cost import Spent
 from undrift.core.eager import Trainer
+from undrift.core.errors import InvalidInput
 from undrift.core.federation import PUBLIC, SCORING, Federation
 from undrift.core.runtime import Exchanged, Runtime, Task
 from undrift.core.vector import Buffers
@@ -57,6 +58,11 @@ class Loop:
         self._server_trainer: Trainer | None = None
         steps = max(federation.training.steps_for(int(n)) for n in {federation.population.samples.max()})
         method.fit(federation.training, federation.layout, steps)
+        if method.needs_public and (federation.public is None or federation.scoring is None):
+            raise InvalidInput(
+                f"{method.title} needs public data on the server, to train on and to score models with, "
+                "and this federation has none"
+            )
 
     def start(self) -> Snapshot:
         return Snapshot(0, self.method.server_init(self._start, self.federation.population), self._buffers)

@@ -30,6 +30,7 @@ class Layout:
     head: tuple[bool, ...]  # for each parameter: does it belong to the last linear layer?
     classes: int  # outputs of the model
     features: int  # width of the input of the last linear layer; 0 if the model has none
+    buffers: bool = False  # does the model hold buffers (batch-norm statistics)?
 
     @property
     def size(self) -> int:
@@ -133,6 +134,7 @@ def layout_of(module: nn.Module, sample: Tensor) -> Layout:
         head=tuple(id(p) in ours for _, p in named),
         classes=output.shape[1] if output.ndim > 1 else 1,
         features=features[0].numel() if features is not None else 0,
+        buffers=probe.has_buffers,
     )
 
 
