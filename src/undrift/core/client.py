@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from undrift.core.algorithm import Algorithm
+from undrift.core.cost import Spent
 from undrift.core.eager import EagerLocal, Trainer
 from undrift.core.records import Message, State, pack, unpack
 from undrift.core.reduce import Reply
@@ -42,7 +43,11 @@ class Kept:
 
     @classmethod
     def decode(cls, kind: type[State], data: bytes) -> Kept:
-        tensors, _ = unpack(data)
+        return cls.of(kind, unpack(data)[0])
+
+    @classmethod
+    def of(cls, kind: type[State], tensors: Mapping[str, Tensor]) -> Kept:
+        """The inverse of ``tensors``."""
         state = kind(**{field.name: tensors[f"state.{field.name}"] for field in kind.schema()})
         kept = "buffers.floats" in tensors
         return cls(state, Buffers(tensors["buffers.floats"], tensors["buffers.counts"]) if kept else None)
@@ -122,25 +127,26 @@ class Request:
         )
 
 
-def encode_reply(reply: Reply) -> bytes:
-    """A client's answer as bytes: the upload, what it will keep, and the counters."""
+def take_apart(reply: Reply) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A client's answer as tensors (the upload, what it will keep) and a small header (the counters)."""
     header = {
         "client": reply.client, "round": reply.round, "samples": reply.samples, "steps": reply.steps,
         "spent": asdict(reply.spent), "notes": reply.notes,
     }  # fmt: skip
-    tensors = {f"up.{field.name}": value for field, value in reply.up.items()}
-    if reply.state is not None:
-        tensors |= {f"state.{field.name}": value for field, value in reply.state.items()}
-    if reply.buffers is not None:
-        tensors |= {f"buffers.{field.name}": value for field, value in reply.buffers.items()}
-    return pack(tensors, header)
+    parts = {"up": reply.up, "state": reply.state, "buffers": reply.buffers}
+    tensors = {
+        f"{prefix}.{field.name}": value
+        for prefix, record in parts.items()
+        if record is not None
+        for field, value in record.items()
+    }
+    return tensors, header
 
 
-def decode_reply(method: Method, data: bytes, survey: bool = False) -> Reply:
-    """The answer in these bytes."""
-    from undrift.core.cost import Spent
-
-    tensors, header = unpack(data)
+def put_together(
+    method: Method, tensors: Mapping[str, Tensor], header: Mapping[str, Any], survey: bool = False
+) -> Reply:
+    """The inverse of ``take_apart``."""
     kinds = method.records()
 
     def part(prefix: str, kind: Any) -> Any:
@@ -157,6 +163,16 @@ def decode_reply(method: Method, data: bytes, survey: bool = False) -> Reply:
         buffers=part("buffers", Buffers) if "buffers.floats" in tensors else None,
         notes=header["notes"],
     )
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """A client's answer as bytes."""
+    return pack(*take_apart(reply))
+
+
+def decode_reply(method: Method, data: bytes, survey: bool = False) -> Reply:
+    """The answer in these bytes."""
+    return put_together(method, *unpack(data), survey=survey)
 
 
 def answer(data: bytes, methods: Any, trainer: Trainer, rows: Tensor) -> bytes:
