@@ -1,4 +1,4 @@
-"""FedDyn. Acar et al., ICLR 2021, Algorithm 1: a dual variable per client aligns the local optima with the global one."""
+"""FedDyn. Acar et al., ICLR 2021, Algorithm 1: a dual variable per client aligns local optima with the global one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Client(State):
 class FedDyn(Algorithm[Server, Client, Broadcast, Trained]):
     title: ClassVar[str] = "FedDyn"
     paper: ClassVar[str] = "Acar et al., Federated learning based on dynamic regularization, ICLR 2021"
-    cost: ClassVar[Cost] = Cost(kept="d", flops="4 K d")
+    cost: ClassVar[Cost] = Cost(kept="d", flops="4 * K * d")
 
     alpha: Annotated[float, "weight α of the dynamic regulariser", positive("the server divides by it")] = 0.1
     weights: Annotated[Literal["samples", "uniform"], "weights of the means of models and duals"] = "uniform"

@@ -25,7 +25,7 @@ class FedTrip(Averaging[Client]):
     paper: ClassVar[str] = (
         "Li et al., FedTrip: a resource-efficient federated learning method with triplet regularization, IPDPS 2023"
     )
-    cost: ClassVar[Cost] = Cost(kept="d", flops="4 K d")
+    cost: ClassVar[Cost] = Cost(kept="d", flops="4 * K * d")
 
     mu: Annotated[float, "weight μ of the triplet regulariser", nonnegative("a negative one pushes away from w")] = 0.4
     first: Annotated[Literal["prox", "init"], "first participation: no historical model (prox) or the initial one"] = (
@@ -55,7 +55,7 @@ class FedTrip(Averaging[Client]):
         c = self.mu * training.lr * training.travel(steps)
         if c > 1:
             warnings.warn(
-                f"FedTrip: mu*lr*A_K = {c:.3g} > 1: in flat directions the clients' deviations grow from round to round; "
+                f"FedTrip: mu*lr*A_K = {c:.3g} > 1: in flat directions the clients' deviations grow every round; "
                 f"mu below {1 / (training.lr * training.travel(steps)):.3g} is stable",
                 stacklevel=2,
             )

@@ -38,7 +38,9 @@ class Scaffold(Algorithm[Server, Client, Down, Up]):
     paper: ClassVar[str] = (
         "Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020"
     )
-    cost: ClassVar[Cost] = Cost(down="d", up="d", kept="d", gradients="n if option == 'I' else 0", flops="2 K d + 4 d")
+    cost: ClassVar[Cost] = Cost(
+        down="d", up="d", kept="d", gradients="n if option == 'I' else 0", flops="2 * K * d + 4 * d"
+    )
 
     server_lr: Annotated[float, "global step size η_g", positive()] = 1.0
     option: Annotated[Literal["II", "I"], "refresh of c_i: from the path walked (II) or a full gradient at x (I)"] = (

@@ -57,6 +57,7 @@ class Cohort:
     weighting: str = "samples"
     steps: Tensor = field(default_factory=lambda: torch.empty(0))  # K_i of those who answered
     cost: tuple[Spent, ...] = ()  # measured, of those who answered
+    elapsed: float = 0.0  # seconds from sending to the last answer
     public: Local | None = None  # the server's own data, where the experiment has any
     scoring: Local | None = None  # public inputs that are never trained on
     notes: dict[str, float] = field(default_factory=dict)

@@ -52,7 +52,7 @@ class Local(ABC):
     training: Training
     layout: Layout
 
-    # -- gradients: training mode, counted ---------------------------------------------------------------------------
+    # -- gradients: training mode, counted ----------------------------------------------------------------------------
 
     @abstractmethod
     def grad(self, w: Tensor, b: Batch, only: Part | None = None) -> Tensor:
@@ -70,7 +70,7 @@ class Local(ABC):
     def full_grad(self, w: Tensor) -> Tensor:
         """The gradient of the mean loss over all of the client's samples."""
 
-    # -- forward passes: with the gradient inside ``grad_of`` at its own w; elsewhere eval mode, constant ----------------
+    # -- forward passes: with the gradient inside ``grad_of`` at its own w; elsewhere eval mode, constant -------------
 
     @abstractmethod
     def forward(self, w: Tensor, b: Batch) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ class Local(ABC):
         """The mean training loss of the model ``w`` on a batch."""
         return self.criterion(self.outputs(w, b), b)
 
-    # -- loops ---------------------------------------------------------------------------------------------------------
+    # -- loops --------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def descend(
@@ -144,7 +144,7 @@ class Local(ABC):
         return v + decay * x if decay and self.training.decay_mode == "outer" else v
 
     def undecayed(self, g: Tensor, x: Tensor) -> Tensor:
-        """``g`` without the weight decay at ``x`` that an inner decay put into it: SAM takes its gradients elsewhere."""
+        """``g`` without the weight decay at ``x`` that an inner decay put into it; SAM has to take it out."""
         decay = self.training.weight_decay
         return g - decay * x if decay and self.training.decay_mode == "inner" else g
 
@@ -170,7 +170,8 @@ class Local(ABC):
     def class_sums(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of the features of ``w`` over the samples of each class, and how many samples each class has."""
         classes = arange(self.layout.classes)
-        sums, counts = 0, 0
+        sums = w.new_zeros(len(classes), self.layout.features)
+        counts = w.new_zeros(len(classes))
         for b in self.sweep():
             z, member = self.features(w, b), (b.y.unsqueeze(1) == classes).to(w.dtype)
             sums = sums + b.sum(member.unsqueeze(2) * z.unsqueeze(1))

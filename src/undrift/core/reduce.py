@@ -12,7 +12,7 @@ from torch import Tensor
 
 from undrift.core.cohort import Population
 from undrift.core.cost import Spent
-from undrift.core.records import Record, State, Upload
+from undrift.core.records import Message, Record, State, Upload
 from undrift.core.vector import Buffers
 
 
@@ -31,7 +31,7 @@ class Reply:
     notes: dict[str, float] = field(default_factory=dict)
 
 
-def objection(reply: Reply, kind: type[Record], round: int, population: Population) -> str | None:
+def objection(reply: Reply, kind: type[Record], round: int, population: Population, down: Message) -> str | None:
     """Why an upload cannot count, or None: schema, shape, type, finite, claimed weight, round."""
     if reply.round != round:
         return f"it belongs to round {reply.round}, not {round}"
@@ -45,8 +45,10 @@ def objection(reply: Reply, kind: type[Record], round: int, population: Populati
             return f"{spec.name} is not a tensor"
         if spec.axes is not None:
             shape = tuple(population.layout.extent(axis) for axis in spec.axes)
-            if tuple(value.shape) != shape:
-                return f"{spec.name} has shape {tuple(value.shape)}, not {shape}"
+        else:  # of a shape that the settings decide: as what was sent under the same name
+            shape = tuple(getattr(down, spec.name, value).shape)
+        if tuple(value.shape) != shape:
+            return f"{spec.name} has shape {tuple(value.shape)}, not {shape}"
         if value.is_floating_point() and not finite(value):
             return f"{spec.name} is not finite"
     if reply.buffers is not None and not finite(reply.buffers.floats):
