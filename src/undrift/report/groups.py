@@ -1,0 +1,184 @@
+"""Runs that differ only in their seed, put together: mean curves over seeds and the cumulative costs beside them.
+
+Runs on other data, another partition or other training settings never fall into one group, whatever their labels say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from undrift.history import History
+
+Floats = NDArray[np.float64]
+
+# What may differ between the runs of one group: it changes how a run is made or watched, not what it computes.
+_IGNORED = {"seed", "name", "runtime", "workers", "target", "eval_every", "rounds", "own", "public", "scoring"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one method in one setting, one per seed, in the order of the seeds."""
+
+    label: str
+    scene: str  # the data and their partition: only groups of one scene are compared by ratios
+    runs: tuple[History, ...]
+    unfinished: tuple[History, ...] = ()  # left out of the figures because finished runs are there
+
+    @property
+    def name(self) -> str:
+        """The method's name on the command line."""
+        return str(self.runs[0].experiment.get("algorithm", {}).get("name", ""))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.seed for run in self.runs)
+
+    @property
+    def metric(self) -> str:
+        return self.runs[0].main_curve[2]
+
+    @cached_property
+    def at(self) -> NDArray[np.int64]:
+        """The rounds at which every run of the group was evaluated."""
+        common = set(self.runs[0].curve()[0]).intersection(*(run.curve()[0] for run in self.runs[1:]))
+        return np.array(sorted(common), np.int64)
+
+    @cached_property
+    def values(self) -> Floats:
+        """The headline figure, one row per run, at the rounds ``at``."""
+        rows = []
+        for run in self.runs:
+            found = dict(zip(*run.curve(), strict=True))
+            rows.append([found[r] for r in self.at.tolist()])
+        return np.array(rows, np.float64).reshape(len(self.runs), len(self.at))
+
+    def costs(self, column: str) -> Floats:
+        """The cumulative cost of each run at the rounds ``at``."""
+        if column == "rounds":
+            return np.tile(self.at.astype(np.float64), (len(self.runs), 1))
+        rows = []
+        for run in self.runs:
+            totals = dict(zip((row["round"] for row in run.rounds), run.cumulative(column).tolist(), strict=True))
+            rows.append([totals[r] for r in self.at.tolist()])
+        return np.array(rows, np.float64).reshape(len(self.runs), len(self.at))
+
+    def per_round(self, column: str) -> float:
+        """The mean cost of a round."""
+        played = sum(len(run.rounds) for run in self.runs)
+        return sum(run.total(column) for run in self.runs) / played if played else math.nan
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds all runs of the group have behind them."""
+        return min((len(run.rounds) and int(run.rounds[-1]["round"]) for run in self.runs), default=0)
+
+
+def grouped(histories: Sequence[History]) -> tuple[list[Group], list[str]]:
+    """The groups in the order of first appearance, and warnings about what was left out or told apart."""
+    warnings: list[str] = []
+    sorts: dict[str, list[History]] = {}
+    for history in histories:
+        sorts.setdefault(json.dumps(_sort(history), sort_keys=True), []).append(history)
+    labels = _labels([runs[0] for runs in sorts.values()])
+    groups = []
+    for label, runs in zip(labels, sorts.values(), strict=True):
+        chosen: dict[int, History] = {}
+        for run in runs:
+            old = chosen.get(run.seed)
+            if old is None or len(run.rounds) >= len(old.rounds):
+                chosen[run.seed] = run
+            if old is not None:
+                gone = old if chosen[run.seed] is run else run
+                warnings.append(f"{gone.name or label} is left out: it repeats seed {run.seed} of {label}")
+        members = [chosen[seed] for seed in sorted(chosen)]
+        begun = [run for run in members if run.curve()[0]]
+        warnings += [
+            f"{run.name or label} is left out: it has no evaluated round yet ({run.status})"
+            for run in members
+            if not run.curve()[0]
+        ]
+        done = [run for run in begun if run.status == "finished"]
+        rest = tuple(run for run in begun if run.status != "finished")
+        if done and rest:
+            names = ", ".join(f"{run.name or label} ({run.status}, round {len(run.rounds)})" for run in rest)
+            warnings.append(f"{label}: the figures are of the finished runs, without {names}")
+        elif rest:
+            warnings.append(
+                f"{label}: no run is finished ("
+                + ", ".join(f"{run.status} at round {len(run.rounds)} of {run.planned}" for run in rest)
+                + "); the figures are of the rounds so far"
+            )
+        if begun:
+            groups.append(Group(label, _scene(runs[0]), tuple(done) or rest, rest if done else ()))
+    if len({group.scene for group in groups}) > 1:
+        warnings.append("these runs are on different data or partitions: they stand side by side and are not compared")
+    lengths = sorted({group.rounds for group in groups if not any(r.status != "finished" for r in group.runs)})
+    if len(lengths) > 1:
+        counts = ", ".join(map(str, lengths))
+        warnings.append(f"the runs have different numbers of rounds ({counts}): final accuracies are not at equal cost")
+    for group in groups:
+        for run in group.runs:
+            bad = sum(math.isnan(v) for v in run.curve()[1])
+            if bad:
+                warnings.append(f"{run.name or group.label}: {bad} of {len(run.curve()[1])} evaluations gave no number")
+    return groups, warnings
+
+
+def _flat(experiment: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in experiment.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
+        elif key not in _IGNORED:
+            flat[key] = value
+    return flat
+
+
+def _sort(history: History) -> dict[str, Any]:
+    """All that must be equal for two runs to be repetitions of one another."""
+    return {
+        **_flat(history.experiment),
+        "label": history.label,
+        "data fingerprint": history.facts.get("data_fingerprint"),
+        "parameters": history.facts.get("parameters"),
+        "curve": history.main_curve if history.metrics else None,
+    }
+
+
+def _scene(history: History) -> str:
+    experiment, facts = history.experiment, history.facts
+    known = (facts.get("data_fingerprint"), experiment.get("partition"), facts.get("clients"))
+    return json.dumps(known, sort_keys=True)
+
+
+def _labels(firsts: Sequence[History]) -> list[str]:
+    """The labels, with what tells them apart added where two groups have the same one."""
+    labels = [history.label for history in firsts]
+    for label in {x for x in labels if labels.count(x) > 1}:
+        places = [i for i, x in enumerate(labels) if x == label]
+        sorts = [_sort(firsts[i]) for i in places]
+        keys = sorted({k for s in sorts for k in s if k not in ("label", "curve")})
+        differ = [k for k in keys if len({json.dumps(s.get(k)) for s in sorts}) > 1]
+        named = [k for k in differ if k not in ("data fingerprint", "parameters")] or differ
+        for i, sort in zip(places, sorts, strict=True):
+            words = [f"{k.removeprefix('train.').removesuffix('.name')}={sort.get(k)}" for k in named]
+            labels[i] = f"{label} [{', '.join(words)}]" if words else label
+    seen: dict[str, int] = {}
+    for i, label in enumerate(labels):  # still alike, for example where only the curve differs
+        seen[label] = seen.get(label, 0) + 1
+        labels[i] = label if seen[label] == 1 else f"{label} #{seen[label]}"
+    return labels
+
+
+def restricted(group: Group, seeds: Sequence[int]) -> Group:
+    """The same group with some of its seeds, in that order."""
+    by_seed = {run.seed: run for run in group.runs}
+    return replace(group, runs=tuple(by_seed[seed] for seed in seeds))

@@ -1,0 +1,121 @@
+"""A comparison as a table: for the terminal (Rich), as Markdown, and as plain cells that the page uses too."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from undrift.report import words
+from undrift.report.verdict import Comparison, Cost, Figure, Row
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COSTS = {
+    "rounds": "rounds",
+    "bytes_up": "upload",
+    "bytes_down": "download",
+    "macs": "client compute",
+    "seconds": "time",
+}
+
+
+def headers(comparison: Comparison) -> list[str]:
+    costs = (
+        [f"{title} to {words.target_words(comparison.target)}" for title in _COSTS.values()]
+        if comparison.target
+        else []
+    )
+    return ["method", "seeds", f"final {comparison.metric}", "best", *costs, "rejected"]
+
+
+def cells(comparison: Comparison, row: Row) -> list[str]:
+    """One row of the table as text."""
+    costs = [_cost(row, column) for column in _COSTS] if comparison.target else []
+    label = row.label + (" (baseline)" if comparison.is_baseline(row) and len(comparison.rows) > 1 else "")
+    rejected = str(row.rejected) + (f", {row.skipped} rounds skipped" if row.skipped else "")
+    return [label, str(len(row.group.runs)), _figure(row, row.final), _figure(row, row.best), *costs, rejected]
+
+
+def _figure(row: Row, figure: Figure) -> str:
+    bad = sum(math.isnan(v) for v in figure.values)
+    if bad:
+        return f"n/a ({bad} of {len(figure.values)} seeds gave no number)"
+    if row.group.metric == "loss":
+        return words.amount(figure.mean) + ("" if math.isnan(figure.sd) else f" ± {words.amount(figure.sd)}")
+    return f"{100 * figure.mean:.1f}" + (" %" if math.isnan(figure.sd) else f" ± {100 * figure.sd:.1f} %")
+
+
+def _cost(row: Row, column: str) -> str:
+    cost: Cost | None = row.costs.get(column)
+    if cost is None:
+        return "–"
+    if cost.value is None:
+        return f"not reached in {row.group.rounds} rounds" if column == "rounds" else "–"
+    text = words.cost(column, cost.value)
+    if cost.ratio is not None:
+        text += f" ({words.times(cost.ratio.value)})"
+    return text
+
+
+def render(comparison: Comparison) -> Table:
+    """The table for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=_title(comparison), caption=_caption(comparison), caption_justify="left", title_justify="left")
+    for place, title in enumerate(headers(comparison)):
+        table.add_column(Text(title), justify="left" if place == 0 else "right", overflow="fold")
+    for row in comparison.rows:
+        style = "bold" if comparison.is_baseline(row) else ""
+        table.add_row(*(Text(cell) for cell in cells(comparison, row)), style=style)
+    return table
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """What may be concluded, headline first, each sentence once."""
+    rest = [v for v in comparison.verdicts if v != comparison.headline]
+    return [comparison.headline, *rest]
+
+
+def text(comparison: Comparison) -> str:
+    """The table and the verdict as plain text, columns aligned."""
+    lines = [headers(comparison), *(cells(comparison, row) for row in comparison.rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+
+    def drawn_line(line: list[str]) -> str:
+        return "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))])
+
+    drawn = [drawn_line(line) for line in lines]
+    drawn.insert(1, "  ".join("-" * w for w in widths))
+    return "\n".join([*(line.rstrip() for line in drawn), "", *_after(comparison)]) + "\n"
+
+
+def markdown(comparison: Comparison) -> str:
+    """The table and the verdict as Markdown."""
+    lines = [headers(comparison), ["---", *("---:" for _ in headers(comparison)[1:])]]
+    lines += [cells(comparison, row) for row in comparison.rows]
+    drawn = ["| " + " | ".join(_plain(cell) for cell in line) + " |" for line in lines]
+    return "\n".join([*drawn, "", *(f"* {_plain(s)}" for s in _after(comparison))]) + "\n"
+
+
+def _plain(cell: str) -> str:
+    return cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _after(comparison: Comparison) -> list[str]:
+    return [*sentences(comparison), *(f"Note: {w}." for w in comparison.warnings), _caption(comparison)]
+
+
+def _title(comparison: Comparison) -> str:
+    return f"{comparison.metric} over seeds (mean ± standard deviation), and the cost to the target"
+
+
+def _caption(comparison: Comparison) -> str:
+    if comparison.target is None:
+        return "Mean ± standard deviation over seeds."
+    how = "" if comparison.target_from == "given" else f" ({comparison.target_from})"
+    return (
+        f"Target {words.target_words(comparison.target)}{how}: the first evaluated round at which the mean over seeds, "
+        "unsmoothed, is at least the target. (×) is the baseline's cost over the method's: above 1 is cheaper."
+    )

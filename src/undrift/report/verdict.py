@@ -1,0 +1,351 @@
+"""Which method is better, by how much, and how sure that is.
+
+Rounds to a target are counted on the mean curve over seeds, unsmoothed: the first evaluated round at which the mean is
+at least the target. Two methods are compared seed by seed (same data split, same initial model, same clients), and the
+interval of a ratio comes from a bootstrap over those pairs. What was not reached is never a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from undrift.core import rng
+from undrift.core.errors import InvalidInput
+from undrift.history import COSTS, History
+from undrift.report import words
+from undrift.report.groups import Floats, Group, grouped, restricted
+
+DRAWS = 2000
+ENOUGH = 3  # pairs of seeds below which no difference is called clear
+# 97.5 % quantiles of Student's t for 1, 2, .. degrees of freedom; the normal one beyond.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+      2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A mean over seeds with its sample standard deviation (NaN for one seed)."""
+
+    mean: float
+    sd: float
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Figure:
+        array = np.array(values, np.float64)
+        if not len(array):
+            return cls(math.nan, math.nan, ())
+        sd = float(array.std(ddof=1)) if len(array) > 1 else math.nan
+        return cls(float(array.mean()), sd, tuple(array.tolist()))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its 95 % interval over ``pairs`` paired seeds; no interval below two pairs."""
+
+    value: float
+    low: float
+    high: float
+    pairs: int
+
+    def clear(self, neutral: float) -> bool:
+        """Does the interval leave out the value that means "no difference"?"""
+        return self.pairs >= ENOUGH and (self.low > neutral or self.high < neutral)
+
+    def __str__(self) -> str:
+        low = "never" if self.low == 0 else words.times(self.low)
+        return f"95 % interval {low} to {words.times(self.high)}, {self.pairs} paired seeds"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What it took to reach the target."""
+
+    value: float | None  # where the mean curve over seeds met the target; None: not reached
+    per_seed: tuple[float | None, ...]  # each seed by itself
+    ratio: Interval | None  # the baseline's cost over this one's: above 1 is better than the baseline
+
+    @property
+    def reached(self) -> int:
+        return sum(v is not None for v in self.per_seed)
+
+    @property
+    def per_seed_mean(self) -> float | None:
+        """The mean over seeds of each seed's own cost; None unless every seed reached the target."""
+        found = [v for v in self.per_seed if v is not None]
+        return float(np.mean(found)) if found and len(found) == len(self.per_seed) else None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method in the table."""
+
+    group: Group
+    final: Figure
+    best: Figure
+    costs: dict[str, Cost]  # empty without a target
+    gain: Interval | None  # final accuracy minus the baseline's
+    rejected: int
+    skipped: int
+
+    @property
+    def label(self) -> str:
+        return self.group.label
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The table, who is the baseline, and what may be concluded."""
+
+    rows: tuple[Row, ...]
+    baselines: dict[str, str]  # scene -> label of the group that ratios refer to
+    metric: str  # accuracy or loss
+    target: float | None
+    target_from: str  # given, plan, or the sentence that says how it was chosen
+    headline: str
+    verdicts: tuple[str, ...]  # one sentence per method other than the baseline
+    warnings: tuple[str, ...]
+
+    def baseline(self, row: Row) -> Row:
+        return next(r for r in self.rows if r.group.scene == row.group.scene and self.is_baseline(r))
+
+    def is_baseline(self, row: Row) -> bool:
+        return self.baselines[row.group.scene] == row.label
+
+    @property
+    def seeds(self) -> int:
+        return max(len(row.group.runs) for row in self.rows)
+
+
+def comparison(histories: Sequence[History], target: float | None = None) -> Comparison:
+    """Compare runs, grouped by method over seeds."""
+    if target is not None and not 0 < target <= 1:
+        raise InvalidInput(f"target = {target:g}: it must be a share in (0, 1], for example 0.9 for 90 %")
+    groups, warnings = grouped(histories)
+    if not groups:
+        raise InvalidInput("there is nothing to compare: none of the runs has an evaluated round")
+    baselines: dict[str, Group] = {}
+    for group in groups:
+        best = baselines.get(group.scene)
+        if best is None or (group.name == "fedavg" and best.name != "fedavg"):
+            baselines[group.scene] = group
+    metric = "accuracy" if any(g.metric == "accuracy" for g in groups) else "loss"
+    target, source = _target(groups, next(iter(baselines.values())), target)
+    if target is None and metric == "loss":
+        warnings.append("these data have no classes: there is a loss, no accuracy, and so no target to reach")
+    rows = tuple(_row(group, baselines[group.scene], target) for group in groups)
+    named = {scene: group.label for scene, group in baselines.items()}
+    found = Comparison(rows, named, metric, target, source, "", (), tuple(warnings))
+    verdicts = tuple(_sentence(row, found) for row in rows if not found.is_baseline(row))
+    headline = _headline(found)
+    return Comparison(rows, named, metric, target, source, headline, verdicts, tuple(warnings))
+
+
+def crossing(mean: Floats, target: float) -> NDArray[np.int64]:
+    """For each row, the place of its first value that is at least the target; -1 where there is none."""
+    hit = np.nan_to_num(mean, nan=-math.inf) >= target
+    return np.where(hit.any(axis=-1), hit.argmax(axis=-1), -1)
+
+
+def _target(groups: Sequence[Group], baseline: Group, given: float | None) -> tuple[float | None, str]:
+    if given is not None:
+        return given, "given"
+    planned = {float(run.experiment["target"]) for g in groups for run in g.runs if run.experiment.get("target")}
+    if len(planned) == 1:
+        return planned.pop(), "the target of the runs"
+    if baseline.metric != "accuracy" or not len(baseline.at):
+        return None, ""
+    top = float(np.nan_to_num(baseline.values.mean(axis=0), nan=0.0).max())
+    chosen = math.floor(100 * top) / 100
+    return (chosen, f"what {baseline.label} reached, rounded down") if chosen > 0 else (None, "")
+
+
+def _row(group: Group, baseline: Group, target: float | None) -> Row:
+    finals, bests = [run.final for run in group.runs], [run.best for run in group.runs]
+    costs: dict[str, Cost] = {}
+    if target is not None and group.metric == "accuracy":
+        place = int(crossing(group.values.mean(axis=0), target))
+        alone = [run.reached(target) for run in group.runs]
+        for column in COSTS:
+            value = float(group.costs(column).mean(axis=0)[place]) if place >= 0 else None
+            each = tuple(None if r is None else float(getattr(r, column)) for r in alone)
+            ratio = None if group is baseline else _ratio(group, baseline, target, column)
+            costs[column] = Cost(value, each, ratio)
+    gain = None if group is baseline or group.metric != baseline.metric else _gain(group, baseline)
+    rejected, skipped = sum(r.rejected for r in group.runs), sum(r.skipped for r in group.runs)
+    return Row(group, Figure.of(finals), Figure.of(bests), costs, gain, rejected, skipped)
+
+
+def _paired(group: Group, baseline: Group) -> tuple[Group, Group]:
+    common = sorted(set(group.seeds) & set(baseline.seeds))
+    return restricted(group, common), restricted(baseline, common)
+
+
+def _weights(pairs: int, *purpose: str) -> Floats:
+    """How often each pair counts: first once each, then ``DRAWS`` bootstrap draws, as shares."""
+    words_ = rng.bits(rng.key(0, "bootstrap", *purpose), DRAWS * pairs) % np.uint64(pairs)
+    counts = np.zeros((DRAWS + 1, pairs))
+    counts[0] = 1
+    np.add.at(counts, (np.repeat(np.arange(1, DRAWS + 1), pairs), words_.astype(np.int64)), 1)
+    return counts / pairs
+
+
+def _interval(draws: Floats, pairs: int) -> Interval:
+    """Percentiles widened for few seeds: at the level that Student's t has where the bootstrap takes the normal."""
+    value = float(draws[0])
+    if pairs < 2:
+        return Interval(value, math.nan, math.nan, pairs)
+    t = _T[pairs - 2] if pairs - 2 < len(_T) else 1.96
+    level = NormalDist().cdf(-math.sqrt(pairs / (pairs - 1)) * t)
+    known = np.sort(draws[1:][~np.isnan(draws[1:])])
+    if not len(known):
+        return Interval(value, math.nan, math.nan, pairs)
+    low = known[math.floor(level * (len(known) - 1))]
+    high = known[math.ceil((1 - level) * (len(known) - 1))]
+    return Interval(value, float(low), float(high), pairs)
+
+
+def _ratio(group: Group, baseline: Group, target: float, column: str) -> Interval | None:
+    """The baseline's cost to target over the group's. Not reached counts as infinitely dear inside the bootstrap."""
+    if baseline.metric != "accuracy":
+        return None
+    mine, theirs = _paired(group, baseline)
+    pairs = len(mine.runs)
+    if not pairs:
+        return None
+    weights = _weights(pairs)
+    spent = []
+    for g in (theirs, mine):
+        place = crossing(weights @ g.values, target) if len(g.at) else np.full(len(weights), -1)
+        totals = weights @ g.costs(column)
+        reached = totals[np.arange(len(weights)), np.maximum(place, 0)] if len(g.at) else place
+        spent.append(np.where(place >= 0, reached, math.inf))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        draws = spent[0] / spent[1]  # both not reached: inf / inf, not a number, left out of the interval
+    if not math.isfinite(draws[0]) or draws[0] == 0:
+        return None  # one of the two did not reach it: there is no ratio to speak of
+    return _interval(draws, pairs)
+
+
+def _gain(group: Group, baseline: Group) -> Interval | None:
+    mine, theirs = _paired(group, baseline)
+    if not mine.runs:
+        return None
+    difference = np.array([a.final - b.final for a, b in zip(mine.runs, theirs.runs, strict=True)])
+    return _interval(_weights(len(difference)) @ difference, len(difference))
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def _traffic(row: Row, base: Row) -> str:
+    """How a round of the method compares with a round of the baseline."""
+    said = []
+    for columns, what in ((("bytes_up", "bytes_down"), "traffic"), (("macs",), "client compute")):
+        mine = sum(row.group.per_round(c) for c in columns)
+        theirs = sum(base.group.per_round(c) for c in columns)
+        if not mine > 0 or not theirs > 0:
+            continue
+        if abs(mine / theirs - 1) < 0.02:
+            said.append(f"equal {what}")
+        else:
+            said.append(f"{mine / theirs:.1f} times the {what}")
+    return " and ".join(said)
+
+
+def _sentence(row: Row, found: Comparison) -> str:
+    base = found.baseline(row)
+    per_round = _traffic(row, base)
+    ending = f"; per round {per_round}" if per_round else ""
+    cost, reference = row.costs.get("rounds"), base.costs.get("rounds")
+    if cost is None or reference is None or found.target is None:
+        return f"{row.label}: {_accuracy_words(row, base)}{ending}."
+    goal = words.target_words(found.target)
+    missed = f"{row.label} did not reach {goal} in {row.group.rounds} rounds"
+    if cost.value is None and reference.value is None:
+        return f"{missed}, nor did {base.label}: {_accuracy_words(row, base)}{ending}."
+    if cost.value is None:
+        return f"{missed}, {base.label} did in {words.rounds(reference.value or 0)}{ending}."
+    opening = f"{row.label} reached {goal} in {words.rounds(cost.value)} rounds"
+    if reference.value is None:
+        return f"{opening}, {base.label} did not in {base.group.rounds}{ending}."
+    if cost.ratio is None:
+        other = f"{base.label} in {words.rounds(reference.value)}"
+        return f"{opening}, {other} on other seeds: they are not compared{ending}."
+    return f"{opening}, {_speed_words(cost.ratio, base.label)}{ending}."
+
+
+def _speed_words(ratio: Interval, base: str) -> str:
+    if ratio.value == 1:
+        speed = f"as soon as {base}"
+    elif ratio.value > 1:
+        speed = f"{ratio.value:.2f} times sooner than {base}"
+    else:
+        speed = f"{1 / ratio.value:.2f} times later than {base}"
+    if ratio.pairs == 1:
+        return f"{speed} (one seed: chance is not measured)"
+    if ratio.clear(1):
+        return f"{speed} ({ratio})"
+    if ratio.pairs < ENOUGH:
+        return f"{speed} (only {ratio.pairs} seeds: too few to tell it from chance)"
+    link = ":" if ratio.value == 1 else ", but"
+    return f"{speed}{link} no clear difference ({ratio})"
+
+
+def _accuracy_words(row: Row, base: Row) -> str:
+    gain = row.gain
+    if gain is None or math.isnan(gain.value):
+        return (
+            f"final accuracy {words.percent(row.final.mean)} against {words.percent(base.final.mean)}, not comparable"
+        )
+    if row.group.metric == "loss":
+        return f"final loss {words.amount(row.final.mean)} against {words.amount(base.final.mean)} of {base.label}"
+    points = f"final accuracy {words.percent(row.final.mean)}, {100 * gain.value:+.1f} points against {base.label}"
+    if gain.pairs == 1:
+        return f"{points} (one seed: chance is not measured)"
+    spread = f"95 % interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f}, {gain.pairs} paired seeds"
+    if gain.clear(0):
+        return f"{points} ({spread})"
+    if gain.pairs < ENOUGH:
+        return f"{points} (only {gain.pairs} seeds: too few to tell it from chance)"
+    return f"{points}, but no clear difference ({spread})"
+
+
+def _headline(found: Comparison) -> str:
+    """The one sentence for the top of a page."""
+    if len(found.baselines) > 1:
+        return "These runs are on different data or partitions: see them side by side, they are not compared."
+    if len(found.rows) == 1:
+        row = found.rows[0]
+        cost = row.costs.get("rounds")
+        if row.group.metric == "loss":
+            return f"{row.label} ended at a loss of {words.amount(row.final.mean)} after {row.group.rounds} rounds."
+        if cost is None or cost.value is None or found.target is None:
+            tail = (
+                "" if cost is None or found.target is None else f"; it did not reach {words.target_words(found.target)}"
+            )
+            return f"{row.label} ended at {words.percent(row.final.mean)} after {row.group.rounds} rounds{tail}."
+        goal = words.target_words(found.target)
+        return (
+            f"{row.label} reached {goal} in {words.rounds(cost.value)} rounds and ended at "
+            f"{words.percent(row.final.mean)} after {row.group.rounds}."
+        )
+    others = [row for row in found.rows if not found.is_baseline(row)]
+    base = found.baseline(others[0])
+    arrived = [row for row in found.rows if row.costs and row.costs["rounds"].value is not None]
+    if not arrived:
+        sign = -1 if found.metric == "loss" else 1
+        best = max(others, key=lambda row: -math.inf if math.isnan(row.final.mean) else sign * row.final.mean)
+        return _sentence(best, found)
+    first = min(arrived, key=lambda row: (row.costs["rounds"].value or 0, -row.final.mean))
+    if first is not base:
+        return _sentence(first, found)
+    reached = words.rounds(base.costs["rounds"].value or 0)
+    goal = words.target_words(found.target or 0)
+    return f"None of the others was sooner than {base.label}, which reached {goal} in {reached} rounds."

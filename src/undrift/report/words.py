@@ -1,0 +1,77 @@
+"""Numbers as people read them: bytes, operations, seconds, percentages. Knows nothing of runs."""
+
+from __future__ import annotations
+
+import math
+
+NO_NUMBER = "n/a"
+
+
+def percent(value: float, digits: int = 1) -> str:
+    return NO_NUMBER if math.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
+def target_words(value: float) -> str:
+    """A target accuracy without needless zeros: ``90 %``, ``92.5 %``."""
+    return f"{round(100 * value, 4):g} %"
+
+
+def amount(value: float) -> str:
+    """Three significant figures, without an exponent where a person would not write one."""
+    if not math.isfinite(value):
+        return NO_NUMBER
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
+        text = f"{value:.{digits}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{value:.2e}"
+
+
+def _scaled(value: float, step: float, units: tuple[str, ...]) -> str:
+    if not math.isfinite(value):
+        return NO_NUMBER
+    place = 0
+    while abs(value) >= step and place < len(units) - 1:
+        value /= step
+        place += 1
+    return f"{amount(value)} {units[place]}"
+
+
+def data_size(value: float) -> str:
+    return _scaled(value, 1000, ("B", "kB", "MB", "GB", "TB", "PB"))
+
+
+def operations(value: float) -> str:
+    return _scaled(value, 1000, ("MAC", "kMAC", "MMAC", "GMAC", "TMAC", "PMAC", "EMAC"))
+
+
+def duration(value: float) -> str:
+    if not math.isfinite(value):
+        return NO_NUMBER
+    if value < 120:
+        return f"{amount(value)} s"
+    return f"{amount(value / 60)} min" if value < 7200 else f"{amount(value / 3600)} h"
+
+
+def times(value: float) -> str:
+    if math.isinf(value):
+        return "∞×"
+    return f"{value:.2f}×" if value < 10 else f"{amount(value)}×"
+
+
+def rounds(value: float) -> str:
+    return f"{value:.1f}" if value != int(value) else f"{int(value)}"
+
+
+def series(words: list[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+
+
+def cost(column: str, value: float) -> str:
+    """A cost in the unit of its column."""
+    if column.startswith("bytes"):
+        return data_size(value)
+    if column == "macs":
+        return operations(value)
+    return duration(value) if column == "seconds" else rounds(value)
