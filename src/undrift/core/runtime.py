@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,11 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from undrift.core.client import Kept, Method
+from undrift.core.client import Kept, Method, one_thread
 from undrift.core.cohort import Cohort
+from undrift.core.federation import Federation
 from undrift.core.records import Message
 from undrift.core.reduce import Reply, objection, reduce_buffers, reduce_uploads
 from undrift.core.vector import Buffers
+
+Mapped = Callable[[Federation, Mapping[str, Tensor], Any], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Runtime(ABC):
     """Where clients work. Subclasses say how the replies come about, in any order."""
 
     name = ""
+    federation: Federation
 
     @abstractmethod
     def replies(self, task: Task) -> Iterable[Reply]:
@@ -62,7 +66,12 @@ class Runtime(ABC):
         done = settle(task, self.replies(task))
         return replace(done, cohort=replace(done.cohort, elapsed=time.perf_counter() - began))
 
-    def close(self) -> None:
+    def map(self, function: Mapped, tensors: Mapping[str, Tensor], items: Sequence[Any]) -> list[dict[str, Tensor]]:
+        """``function(federation, tensors, item)`` for every item, where the clients work: evaluation, for example."""
+        with one_thread(), torch.no_grad():
+            return [function(self.federation, tensors, item) for item in items]
+
+    def close(self) -> None:  # noqa: B027
         """Release what the runtime holds (processes, shared memory)."""
 
     def __enter__(self) -> Runtime:

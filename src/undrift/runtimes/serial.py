@@ -28,6 +28,7 @@ class Serial(Runtime):
                 except Exception as error:
                     error.add_note(
                         f"client {task.cohort.population.name(client)}, round {task.cohort.round}, "
-                        f"step {local.drawn} of {local.steps}, {local.n} samples of shape {tuple(self.federation.x.shape[1:])}"
+                        f"step {local.drawn} of {local.steps}, {local.n} samples "
+                        f"of shape {tuple(self.federation.x.shape[1:])}"
                     )
                     raise
