@@ -21,20 +21,21 @@ _COSTS = {
 
 
 def headers(comparison: Comparison) -> list[str]:
-    costs = (
-        [f"{title} to {words.target_words(comparison.target)}" for title in _COSTS.values()]
-        if comparison.target
-        else []
-    )
-    return ["method", "seeds", f"final {comparison.metric}", "best", *costs, "rejected"]
+    titles = ["method", "seeds", f"final {comparison.metric}", "best"]
+    if comparison.target is not None:
+        costs = [f"{title} to {words.target_words(comparison.target)}" for title in _COSTS.values()]
+        titles += [costs[0], "seeds' own mean", *costs[1:]]
+    return [*titles, "rejected"]
 
 
 def cells(comparison: Comparison, row: Row) -> list[str]:
     """One row of the table as text."""
-    costs = [_cost(row, column) for column in _COSTS] if comparison.target else []
     label = row.label + (" (baseline)" if comparison.is_baseline(row) and len(comparison.rows) > 1 else "")
-    rejected = str(row.rejected) + (f", {row.skipped} rounds skipped" if row.skipped else "")
-    return [label, str(len(row.group.runs)), _figure(row, row.final), _figure(row, row.best), *costs, rejected]
+    shown = [label, str(len(row.group.runs)), _figure(row, row.final), _figure(row, row.best)]
+    if comparison.target is not None:
+        costs = [_cost(row, column) for column in _COSTS]
+        shown += [costs[0], _own(row), *costs[1:]]
+    return [*shown, str(row.rejected) + (f", {row.skipped} rounds skipped" if row.skipped else "")]
 
 
 def _figure(row: Row, figure: Figure) -> str:
@@ -56,6 +57,16 @@ def _cost(row: Row, column: str) -> str:
     if cost.ratio is not None:
         text += f" ({words.times(cost.ratio.value)})"
     return text
+
+
+def _own(row: Row) -> str:
+    """The mean of the rounds at which each seed by itself reached the target."""
+    cost = row.costs.get("rounds")
+    if cost is None:
+        return "–"
+    if cost.per_seed_mean is None:
+        return f"{cost.reached} of {len(cost.per_seed)} seeds"
+    return words.rounds(cost.per_seed_mean)
 
 
 def render(comparison: Comparison) -> Table:

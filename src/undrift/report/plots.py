@@ -1,0 +1,284 @@
+"""Pictures for papers: curves, bars, boxes, partitions, features. Draws what histories and partitions hold, no more.
+
+Needs Matplotlib (``pip install 'undrift[report]'``); nothing here opens a window.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from undrift.core.errors import InvalidInput
+from undrift.data import Partition
+from undrift.history import History
+from undrift.report import words
+from undrift.report.files import written
+from undrift.report.groups import Group, grouped
+from undrift.report.verdict import comparison
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "pdf", "svg")
+KINDS = ("curves", "bars", "partition", "box", "tsne")
+Style = Literal["bubbles", "bars"]
+
+# Okabe and Ito's colours, told apart by colour-blind readers, then darker and lighter ones for more methods.
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195", "#8C6D31", "#444444", "#B40426",
+    "#2A9D8F", "#6A994E", "#A44A3F", "#3D5A80", "#BC6C25", "#8338EC", "#C9184A", "#4D908E", "#577590", "#90A955",
+)  # fmt: skip
+_DASHES = ("-", "--", "-.", ":")
+_AXES = {
+    "rounds": "round",
+    "bytes": "traffic, up and down",
+    "macs": "client compute",
+    "seconds": "time",
+}
+
+
+def style(place: int) -> tuple[str, str]:
+    """Colour and line style of the method in this place of a legend."""
+    return COLOURS[place % len(COLOURS)], _DASHES[place // len(COLOURS) % len(_DASHES)]
+
+
+@contextlib.contextmanager
+def _figure(path: str | Path, width: float, height: float, force: bool) -> Iterator[tuple[Figure, Any]]:
+    """A figure in the papers' sizes (inches), written to ``path`` when the block ends well."""
+    kind = Path(path).suffix.lstrip(".").lower()
+    if kind not in FORMATS:
+        raise InvalidInput(f"{path}: pictures are written as {', '.join('.' + f for f in FORMATS)}")
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InvalidInput("pictures need Matplotlib: pip install 'undrift[report]'") from None
+    settings: Any = {
+        "font.size": 9,
+        "axes.titlesize": 9,
+        "axes.labelsize": 9,
+        "legend.fontsize": 8,
+        "xtick.labelsize": 8,
+        "ytick.labelsize": 8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.alpha": 0.25,
+        "grid.linewidth": 0.5,
+        "lines.linewidth": 1.4,
+        "pdf.fonttype": 42,  # text stays text in PDF and SVG
+        "svg.fonttype": "none",
+        "svg.hashsalt": "undrift",
+        "text.parse_math": False,  # a $ in a name is a $
+    }
+    with mpl.rc_context(settings):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, mpl
+        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
+        with written(path, force=force) as temporary:
+            figure.savefig(temporary, format=kind, dpi=200, metadata=metadata)
+
+
+# --- partitions -------------------------------------------------------------------------------------------------------
+
+
+def partition_picture(
+    partition: Partition,
+    labels: NDArray[np.int64],
+    classes: int,
+    path: str | Path,
+    style: Style = "bubbles",
+    *,
+    force: bool = False,
+) -> None:
+    """Who holds what, as in the papers: a bubble per client and class, or a stacked bar per client."""
+    histogram_picture(partition.histogram(np.asarray(labels).astype(np.int64), classes), path, style, force=force)
+
+
+def histogram_picture(
+    histogram: NDArray[np.int64], path: str | Path, style: Style = "bubbles", *, force: bool = False, title: str = ""
+) -> None:
+    """The picture of a table of counts: one row per client, one column per class."""
+    if style not in ("bubbles", "bars"):
+        raise InvalidInput(f"partition picture {style!r}: one of bubbles, bars")
+    clients, classes = histogram.shape
+    shown = histogram
+    note = ""
+    if clients > 100:  # more would be a smear: draw evenly spaced clients and say so
+        chosen = np.linspace(0, clients - 1, 100).round().astype(np.int64)
+        shown, note = histogram[chosen], f" (100 of {clients})"
+    width = min(10.0, max(3.4, 1.2 + 0.16 * len(shown)))
+    height = min(8.0, max(2.4, 1.1 + 0.2 * classes)) if style == "bubbles" else 2.8
+    with _figure(path, width, height, force) as (figure, mpl):
+        axes = figure.subplots()
+        if style == "bubbles":
+            client, label = np.nonzero(shown)
+            counts = shown[client, label]
+            room = 72 * min((width - 1) / len(shown), (height - 0.9) / classes)
+            axes.scatter(client, label, s=(0.95 * room) ** 2 * counts / max(1, shown.max()), c=COLOURS[0], linewidths=0)
+            axes.set(ylabel="class", ylim=(-0.7, classes - 0.3), xlim=(-0.7, len(shown) - 0.3))
+            axes.set_yticks(range(0, classes, max(1, classes // 20)))
+            axes.set_title(title or f"largest bubble: {int(shown.max())} samples")
+            axes.set_axisbelow(True)
+        else:
+            colours = [mpl.colormaps["tab20"](i % 20) for i in range(classes)]
+            bottom = np.zeros(len(shown))
+            for k in range(classes):
+                axes.bar(np.arange(len(shown)), shown[:, k], bottom=bottom, width=0.9, color=colours[k], label=str(k))
+                bottom = bottom + shown[:, k]
+            axes.set(ylabel="samples", xlim=(-0.7, len(shown) - 0.3))
+            axes.grid(axis="x", visible=False)
+            if classes <= 20:
+                figure.legend(title="class", loc="outside right center", frameon=False, reverse=True)
+            if title:
+                axes.set_title(title)
+        axes.set_xlabel(f"client{note}")
+        if note:
+            axes.set_xticks([0, 99], ["0", str(clients - 1)])
+
+
+# --- curves -----------------------------------------------------------------------------------------------------------
+
+
+def horizontal(group: Group, axis: str) -> NDArray[np.float64]:
+    """Mean cumulative cost at the rounds of a group's mean curve."""
+    if axis == "bytes":
+        return np.asarray((group.costs("bytes_up") + group.costs("bytes_down")).mean(axis=0))
+    return np.asarray(group.costs(axis).mean(axis=0))
+
+
+def smoothed(values: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
+    """Exponential moving average without bias at the beginning; factor 0 changes nothing, and gaps stay gaps."""
+    out, total, weight = np.empty_like(values), 0.0, 0.0
+    for i, value in enumerate(values):
+        if math.isnan(value):
+            out[i] = math.nan
+            continue
+        total, weight = factor * total + (1 - factor) * value, factor * weight + (1 - factor)
+        out[i] = total / weight
+    return out
+
+
+def curves(
+    histories: Sequence[History],
+    path: str | Path,
+    *,
+    axis: str = "rounds",
+    smooth: float = 0.0,
+    target: float | None = None,
+    force: bool = False,
+) -> None:
+    """The headline figure against rounds, bytes, operations or seconds: mean over seeds, band of one s.d."""
+    if axis not in _AXES:
+        raise InvalidInput(f"axis {axis!r}: one of {', '.join(_AXES)}")
+    if not 0 <= smooth < 1:
+        raise InvalidInput(f"smooth = {smooth:g}: it must be a number in [0, 1)")
+    groups = _groups(histories)
+    with _figure(path, 5.2, 3.4, force) as (figure, mpl):
+        axes = figure.subplots()
+        share = groups[0].metric == "accuracy"
+        for place, group in enumerate(groups):
+            colour, dash = style(place)
+            x, scale = horizontal(group, axis), 100 if share else 1
+            y = smoothed(group.values.mean(axis=0), smooth) * scale
+            axes.plot(x, y, color=colour, linestyle=dash, label=group.label, marker="." if len(x) < 15 else None)
+            if len(group.runs) > 1:
+                spread = smoothed(group.values.std(axis=0, ddof=1), smooth) * scale
+                axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
+        if target is not None:
+            axes.axhline(100 * target, color="0.4", linewidth=0.8, linestyle=(0, (4, 3)))
+        what = " ".join(groups[0].runs[0].main_curve[0:2]) + (" accuracy (%)" if share else " loss")
+        axes.set(ylabel=what, xlabel=_AXES[axis] + (f"; smoothed, factor {smooth:g}" if smooth else ""))
+        if axis != "rounds":
+            column = {"bytes": "bytes_up"}.get(axis, axis)
+            axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: words.cost(column, v)))
+            axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
+        _legend(figure, axes, len(groups))
+
+
+def _legend(figure: Figure, axes: Axes, count: int) -> None:
+    if count == 1:
+        axes.legend(frameon=False)
+    else:
+        figure.legend(loc="outside lower center", ncols=min(count, 3), frameon=False)
+
+
+def bars(histories: Sequence[History], path: str | Path, *, target: float | None = None, force: bool = False) -> None:
+    """Rounds to the target, one bar per method, fewest first; what was not reached is said, not drawn."""
+    found = comparison(histories, target)
+    if found.target is None:
+        raise InvalidInput("rounds-to-target bars need an accuracy: these runs have only a loss")
+
+    def order(row: Any) -> float:
+        value = row.costs["rounds"].value if row.costs else None
+        return math.inf if value is None else value
+
+    rows = sorted(found.rows, key=order, reverse=True)
+    places = {row.label: i for i, row in enumerate(found.rows)}
+    with _figure(path, 5.2, 0.9 + 0.3 * len(rows), force) as (figure, _):
+        axes = figure.subplots()
+        for y, row in enumerate(rows):
+            cost = row.costs.get("rounds")
+            if cost is None or cost.value is None:
+                axes.annotate(f"not reached in {row.group.rounds}", (0, y), (4, 0), textcoords="offset points",
+                              va="center", fontsize=8, color="0.35")  # fmt: skip
+                continue
+            axes.barh(y, cost.value, color=style(places[row.label])[0], height=0.7)
+            ratio = f" ({words.times(cost.ratio.value)})" if cost.ratio is not None else ""
+            axes.annotate(f"{words.rounds(cost.value)}{ratio}", (cost.value, y), (3, 0), textcoords="offset points",
+                          va="center", fontsize=8)  # fmt: skip
+            own = [v for v in cost.per_seed if v is not None]
+            if len(own) > 1:
+                axes.plot(own, [y] * len(own), "|", color="0.15", markersize=5)
+        axes.set_yticks(range(len(rows)), [row.label for row in rows])
+        axes.grid(axis="y", visible=False)
+        axes.margins(x=0.18)
+        axes.set(xlabel=f"rounds to {words.target_words(found.target)} (mean curve; ticks: each seed)", xlim=(0, None))
+
+
+def box(histories: Sequence[History], path: str | Path, *, last: int = 10, force: bool = False) -> None:
+    """The spread of the headline figure over the last rounds, all seeds together."""
+    groups = _groups(histories)
+    share = groups[0].metric == "accuracy"
+    with _figure(path, max(3.4, 1.2 + 0.45 * len(groups)), 3.2, force) as (figure, _):
+        axes = figure.subplots()
+        values = [(100 if share else 1) * group.values[:, -last:].reshape(-1) for group in groups]
+        boxes = axes.boxplot(
+            [v[~np.isnan(v)] for v in values], tick_labels=[g.label for g in groups], patch_artist=True, widths=0.6
+        )
+        for place, patch in enumerate(boxes["boxes"]):
+            patch.set(facecolor=style(place)[0], alpha=0.55)
+        for line in boxes["medians"]:
+            line.set_color("black")
+        for label in axes.get_xticklabels():
+            label.set(rotation=35, ha="right", rotation_mode="anchor")
+        axes.grid(axis="x", visible=False)
+        axes.set_ylabel(f"{'accuracy (%)' if share else 'loss'}, last {last} evaluations")
+
+
+def partition(histories: Sequence[History], path: str | Path, *, style: Style = "bubbles", force: bool = False) -> None:
+    """Who holds what in the first of the runs."""
+    first = histories[0]
+    counts = first.facts.get("histogram")
+    if counts is None:
+        raise InvalidInput(
+            f"run {first.name!r} has no class counts: its data have no classes, or there are more than 500 clients"
+        )
+    histogram_picture(np.array(counts, np.int64), path, style, force=force)
+
+
+def _groups(histories: Sequence[History]) -> list[Group]:
+    groups, _ = grouped(histories)
+    if not groups:
+        raise InvalidInput("there is nothing to draw: none of the runs has an evaluated round")
+    metrics = {group.metric for group in groups}
+    if len(metrics) > 1:
+        raise InvalidInput("some of the runs have an accuracy and some only a loss: draw them apart")
+    return groups
