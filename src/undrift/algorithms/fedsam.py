@@ -1,0 +1,72 @@
+"""FedSAM and MoFedSAM. Qu et al., ICML 2022: gradients are taken a little uphill, so that flat minima win."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from torch import Tensor, zeros_like
+
+from undrift.core.algorithm import Algorithm, Averaging, Broadcast, Cost, Displaced, Trained
+from undrift.core.cohort import Cohort, Population
+from undrift.core.local import Batch, Local
+from undrift.core.records import Message, Nothing, State, Vector
+from undrift.core.settings import between, nonnegative, positive
+
+PAPER = "Qu et al., Generalized federated learning via sharpness aware minimization, ICML 2022"
+
+
+def sharp(local: Local, x: Tensor, b: Batch, rho: float) -> Tensor:
+    """The gradient ρ uphill of x, on the same minibatch; weight decay stays at x and never bends the ascent."""
+    a = local.undecayed(local.grad(x, b), x)
+    e = rho * a / (a.norm() + 1e-12)
+    return local.undecayed(local.grad(x + e, b), e)
+
+
+class FedSAM(Averaging[Nothing]):
+    title: ClassVar[str] = "FedSAM"
+    paper: ClassVar[str] = PAPER
+    cost: ClassVar[Cost] = Cost(gradients="n * E", flops="3 K d")
+
+    rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.1
+
+    def client_update(self, down: Broadcast, me: Nothing, local: Local) -> tuple[Trained, Nothing]:
+        return Trained(local.descend(lambda x, b: sharp(local, x, b, self.rho), down.x)), me
+
+
+class Server(State):
+    x: Vector
+    delta: Vector  # the last round's mean direction, in the units of a gradient
+
+
+class Down(Message):
+    x: Vector
+    delta: Vector
+
+
+class MoFedSAM(Algorithm[Server, Nothing, Down, Displaced]):
+    title: ClassVar[str] = "MoFedSAM"
+    paper: ClassVar[str] = PAPER
+    cost: ClassVar[Cost] = Cost(down="d", gradients="n * E", flops="5 K d")
+    refuses_momentum: ClassVar[str] = "its direction is already a momentum, and its scale assumes plain steps"
+
+    rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.1
+    alpha: Annotated[
+        float, "share α of the client's own gradient (the paper's β)", between(0, 1, "it is a mixture")
+    ] = 0.1
+    server_lr: Annotated[float, "server step size η_g", positive()] = 1.0
+    weights: Annotated[Literal["samples", "uniform"], "weights of the mean of the displacements"] = "uniform"
+
+    def server_init(self, x: Tensor, population: Population) -> Server:
+        return Server(x, zeros_like(x))
+
+    def broadcast(self, server: Server, cohort: Cohort) -> Down:
+        return Down(server.x, server.delta)
+
+    def client_update(self, down: Down, me: Nothing, local: Local) -> tuple[Displaced, Nothing]:
+        rest = (1 - self.alpha) * down.delta
+        x = local.descend(lambda x, b: self.alpha * sharp(local, x, b, self.rho) + rest, down.x)
+        return Displaced(down.x - x), me
+
+    def server_update(self, server: Server, up: Displaced, cohort: Cohort) -> Server:
+        delta = up.d / (cohort.lr * cohort.steps.mean())
+        return Server(server.x - self.server_lr * up.d, delta)

@@ -1,0 +1,118 @@
+"""pFedMo. Fu et al., 2024: FedNAG, with a model that the server trains on public data mixed into what clients get."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from torch import Tensor, zeros_like
+
+from undrift.core.algorithm import Algorithm, Cost
+from undrift.core.cohort import Cohort, Population
+from undrift.core.errors import InvalidInput
+from undrift.core.local import Local
+from undrift.core.records import Each, Message, Nothing, Scalar, State, Upload, Vector
+from undrift.core.reduce import weighted_sum
+from undrift.core.settings import between
+from undrift.core.training import Training
+from undrift.core.vector import Layout
+
+
+class Server(State):
+    x: Vector  # x̄ and ū: the means of the workers' models and momenta (gradient units: y = x + ηγu)
+    u: Vector
+    x_r: Vector  # the representation model and its momentum
+    u_r: Vector
+    worst: Tensor  # u_i: the largest score loss of every worker so far; 0 before its first
+    s: Tensor  # s_i: the last score of every worker
+    pull: Scalar  # Σ_S q_i s_i
+    lr: Scalar  # the rate of the last aggregation; 0 before the first
+
+
+class Down(Message):
+    x: Each[Vector]
+    u: Each[Vector]
+
+
+class Up(Upload):
+    x: Each[Vector]
+    u: Each[Vector]
+
+
+class PFedMo(Algorithm[Server, Nothing, Down, Up]):
+    title: ClassVar[str] = "pFedMo"
+    paper: ClassVar[str] = "Fu, Yang, Hu, Bao, Personalized federated learning with contrastive momentum, 2024"
+    cost: ClassVar[Cost] = Cost(down="d", up="d", flops="4 K d")
+    refuses_momentum: ClassVar[str] = "it carries its own momentum gamma from round to round"
+    needs_public: ClassVar[bool] = True
+    controls: ClassVar[tuple[str, ...]] = ("fednag",)
+
+    gamma: Annotated[float, "momentum γ", between(0, 1, "at 1 no gradient is ever forgotten", open_high=True)] = 0.5
+    pi: Annotated[float, "largest share π of the representation model", between(0, 1, "it is a share")] = 1.0
+    variant: Annotated[
+        Literal["literal", "interp", "velocity"],
+        "eq. 12 as printed, without its contrastive term, or with that term between velocities",
+    ] = "literal"
+    repr_reset: Annotated[bool, "restart the representation model from the global one every round"] = False
+
+    def server_init(self, x: Tensor, population: Population) -> Server:
+        none = torch.zeros(population.size, dtype=torch.float64)
+        return Server(x, zeros_like(x), x, zeros_like(x), none, none, none[0], none[0])
+
+    def broadcast(self, server: Server, cohort: Cohort) -> Down:
+        mixed = [self.mix(server, server.s[client]) for client in cohort.ids.tolist()]
+        return Down(torch.stack([x for x, _ in mixed]), torch.stack([u for _, u in mixed]))
+
+    def client_update(self, down: Down, me: Nothing, local: Local) -> tuple[Up, Nothing]:
+        x, u = local.nesterov(down.x, down.u, self.gamma)  # eqs. 6, 7
+        return Up(x, u), me
+
+    def server_update(self, server: Server, up: Up, cohort: Cohort) -> Server:
+        assert cohort.public is not None
+        x_r, u_r = self.mix(server, server.pull) if self.repr_reset else (server.x_r, server.u_r)
+        x_r, u_r = cohort.public.nesterov(x_r, u_r, self.gamma, int(cohort.steps.max()))
+        worst, s = self.scores(server, up.x, x_r, cohort)
+        q = cohort.weights
+        pull, lr = q @ s[torch.from_numpy(cohort.ids)], torch.tensor(cohort.lr, dtype=torch.float64)
+        x, u = weighted_sum(list(up.x), q.tolist()), weighted_sum(list(up.u), q.tolist())
+        return Server(x, u, x_r, u_r, worst, s, pull, lr)
+
+    def mix(self, server: Server, s: Tensor) -> tuple[Tensor, Tensor]:
+        """(x_i+, u_i+) for a score s. With Δ for "representation minus mean": (11) is y_i+ = ȳ + πs Δy, and (12) is
+        x_i+ = x̄ + πs (Δx - Δy). Linear in s, so that the mean score gives the global model of line 14."""
+        lr, step = float(server.lr), float(server.lr) * self.gamma
+        dx, du = server.x_r - server.x, server.u_r - server.u  # and Δy = Δx + ηγ Δu
+        if self.variant == "literal":  # u_i+ = (y_i+ - x_i+)/(ηγ); where γ = 0 it has no effect
+            dx, du = -step * du, 2 * du + dx / step if step else du
+        elif self.variant == "velocity":  # (12) with m = -ηu in the place of y
+            dx = dx + lr * du
+        return server.x + self.pi * s * dx, server.u + self.pi * s * du
+
+    def scores(self, server: Server, x: Tensor, x_r: Tensor, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """Algorithm 2: the largest losses and the scores of all workers, after this cohort's models were looked at."""
+        assert cohort.scoring is not None
+        worst, s = server.worst.clone(), server.s.clone()
+        for client, x_i in zip(cohort.ids.tolist(), x, strict=True):
+            loss = score_loss(cohort.scoring, x_i, x_r)
+            worst[client] = torch.maximum(worst[client], loss)
+            s[client] = 1 - loss / worst[client] if worst[client] > 0 else 0.0
+        return worst, s
+
+    def models(self, server: Server) -> dict[str, Tensor]:
+        return {"global": self.mix(server, server.pull)[0], "representation": server.x_r}
+
+    def personal(self, server: Server, me: Nothing, client: int, layout: Layout) -> Tensor:
+        return self.mix(server, server.s[client])[0]
+
+    def check(self, training: Training, layout: Layout, steps: int) -> None:
+        if layout.buffers:
+            raise InvalidInput("pFedMo scores single models and keeps no batch-norm statistics of them: use group norm")
+
+
+def score_loss(scoring: Local, x_i: Tensor, x_r: Tensor) -> Tensor:
+    """l_i: the mean cross-entropy from the representation model's outputs to a worker's (eqs. 8 to 10)."""
+    total = torch.zeros(1, dtype=torch.float64)
+    for b in scoring.sweep():
+        r, a = scoring.outputs(x_r, b).double(), scoring.outputs(x_i, b).double()
+        total -= b.sum((r.softmax(1) * a.log_softmax(1)).sum(1))
+    return total[0] / int(scoring.n)
