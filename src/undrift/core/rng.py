@@ -60,6 +60,11 @@ def bits(base: int | Keys, count: int) -> Keys:
     return np.asarray(_mix(start + steps), np.uint64)
 
 
+def uniform(base: int | Keys, count: int) -> NDArray[np.float64]:
+    """``count`` numbers in [0, 1) of a key (of each key, as rows, when given an array of keys)."""
+    return (bits(base, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 def permutation(base: int | Keys, n: int) -> NDArray[np.int64]:
     """A random order of ``0..n-1`` (one row per key when given an array of keys)."""
     return np.argsort(bits(base, n), axis=-1, kind="stable")

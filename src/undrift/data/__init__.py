@@ -10,19 +10,25 @@ from undrift.data.partition import (
     partition,
     test_parts,
 )
-from undrift.data.sources import SOURCES, Source, data_root, load
+from undrift.data.skew import FeatureSkew
+from undrift.data.source import Source
+from undrift.data.sources import SOURCES, SourceRow, data_root, fetch, inventory, load
 
 __all__ = [
     "PARTITIONERS",
     "SOURCES",
     "Augmentation",
     "Dataset",
+    "FeatureSkew",
     "Heterogeneity",
     "Partition",
     "Partitioner",
     "Source",
+    "SourceRow",
     "data_root",
+    "fetch",
     "heterogeneity",
+    "inventory",
     "load",
     "partition",
     "test_parts",

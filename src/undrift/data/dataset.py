@@ -76,17 +76,21 @@ class Dataset:
             return self.strata_test
         return None if self.classes is None else self.y_test.numpy().astype(np.int64, copy=False)
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
-        """A hash of the content: samples, labels, natural clients, augmentation."""
+        """A hash of the content and of the augmentation."""
+        return hashlib.sha256(f"{self.content} {self.augment!r}".encode()).hexdigest()[:16]
+
+    @cached_property
+    def content(self) -> str:
+        """A hash of samples, labels and natural clients; made once, and kept with decoded caches."""
         digest = hashlib.sha256()
         for tensor in (self.x, self.y, self.x_test, self.y_test):
             digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
             digest.update(np.ascontiguousarray(tensor.numpy()).view(np.uint8).data if tensor.numel() else b"")
         for labels in (self.client, self.client_test, self.strata, self.strata_test):
             digest.update(b"-" if labels is None else "\n".join(map(str, labels.tolist())).encode())
-        digest.update(repr(self.augment).encode())
-        return digest.hexdigest()[:16]
+        return digest.hexdigest()
 
     @classmethod
     def from_arrays(

@@ -272,7 +272,7 @@ def draw_overlapping(p: _Problem, weights: Floats, size: int) -> tuple[Ints, Int
     chosen = np.empty((p.clients, size), np.int64)
     keys = rng.keys(p.key("clocks"), np.arange(p.clients))
     for i in range(p.clients):
-        uniform = (rng.bits(int(keys[i]), p.samples) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        uniform = rng.uniform(int(keys[i]), p.samples)
         with np.errstate(divide="ignore"):
             arrival = -np.log1p(-uniform) / weights[i][p.labels]
         arrival[weights[i][p.labels] <= 0] = np.inf

@@ -1,18 +1,32 @@
-"""The data sets undrift can load by name.
-
-A source knows its files, its official address and licence, and how to make a ``Dataset`` of them. It knows nothing
-of partitions or models.
-"""
+"""The data sets undrift can load by name: load them, list them, fetch them."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 from undrift.core.errors import InvalidInput, unknown
-from undrift.core.settings import Settings, at_least, between
+from undrift.data import store
 from undrift.data.dataset import Dataset
+from undrift.data.own import Csv, Images, Npz, Parquet
+from undrift.data.pictures import (
+    Cifar10,
+    Cifar100,
+    Covidx,
+    Emnist,
+    Fashion,
+    Fire,
+    Mnist,
+    OrganA,
+    OrganC,
+    OrganS,
+    TinyImageNet,
+)
+from undrift.data.source import Published, Source
+from undrift.data.store import Checksums, Progress
+from undrift.data.wearables import Pamap2, UciHar
 
 
 def data_root(explicit: Path | str | None = None) -> Path:
@@ -25,29 +39,14 @@ def data_root(explicit: Path | str | None = None) -> Path:
     return Path(cache) / "undrift" / "data"
 
 
-class Source(Settings):
-    """A data set by name, with its options."""
-
-    name: ClassVar[str]
-    title: ClassVar[str]
-    homepage: ClassVar[str] = ""
-    licence: ClassVar[str] = ""
-    size: ClassVar[str] = ""
-    model: ClassVar[str] = "mlp"  # the model to start with
-
-    def load(self, root: Path) -> Dataset:
-        raise NotImplementedError
-
-
 class Digits(Source):
     """Handwritten digits, 8 x 8, embedded in scikit-learn: no download."""
 
     name = "digits"
-    title = "Handwritten digits, 1,797 of 8 x 8"
+    title = "handwritten digits, 8 x 8"
     homepage = "https://archive.ics.uci.edu/dataset/80"
     licence = "CC BY 4.0"
     size = "embedded"
-    model = "mlp"
 
     def load(self, root: Path) -> Dataset:
         try:
@@ -58,91 +57,29 @@ class Digits(Source):
         return Dataset.from_arrays((x / 16).reshape(-1, 1, 8, 8), y, classes=10, name=self.name)
 
 
-class _Own(Source):
-    """A user's own file."""
-
-    path: Annotated[str, "the file or folder"]
-    test_fraction: Annotated[float, "share held out for testing", between(0, 1, open_low=True, open_high=True)] = 0.2
-
-    def file(self, root: Path) -> Path:
-        """The path as given, or below the data root."""
-        given = Path(self.path).expanduser()
-        if given.exists() or not (root / given).exists():
-            return given
-        return root / given
-
-
-class Csv(_Own):
-    """A CSV file with a header: one row per sample, a label column, optionally a client column."""
-
-    name = "csv"
-    title = "Your CSV file"
-    label: Annotated[str, "the column with the label"]
-    client: Annotated[str | None, "the column with the client, for the partition 'column'"] = None
-    test: Annotated[str | None, "a second file to test on; none: hold out test_fraction"] = None
-    regression: Annotated[bool, "the label is a number to predict, not a class"] = False
-    delimiter: Annotated[str, "between two values"] = ","
-
-    def load(self, root: Path) -> Dataset:
-        return Dataset.from_csv(
-            self.file(root),
-            self.label,
-            client=self.client,
-            test=self.test,
-            delimiter=self.delimiter,
-            regression=self.regression,
-            test_fraction=self.test_fraction,
-        )
-
-
-class Parquet(_Own):
-    """A Parquet file: one row per sample, a label column, optionally a client column."""
-
-    name = "parquet"
-    title = "Your Parquet file"
-    label: Annotated[str, "the column with the label"]
-    client: Annotated[str | None, "the column with the client, for the partition 'column'"] = None
-    test: Annotated[str | None, "a second file to test on; none: hold out test_fraction"] = None
-    regression: Annotated[bool, "the label is a number to predict, not a class"] = False
-
-    def load(self, root: Path) -> Dataset:
-        return Dataset.from_parquet(
-            self.file(root),
-            self.label,
-            client=self.client,
-            test=self.test,
-            regression=self.regression,
-            test_fraction=self.test_fraction,
-        )
-
-
-class Npz(_Own):
-    """An .npz file with the arrays x and y, optionally x_test, y_test, client, client_test."""
-
-    name = "npz"
-    title = "Your .npz file"
-    regression: Annotated[bool, "y holds numbers to predict, not classes"] = False
-
-    def load(self, root: Path) -> Dataset:
-        return Dataset.from_npz(self.file(root), regression=self.regression, test_fraction=self.test_fraction)
-
-
-class Images(_Own):
-    """A folder with one folder of pictures per class (or train/ and test/ with those)."""
-
-    name = "images"
-    title = "Your folder of pictures"
-    model = "lenet"
-    pixels: Annotated[int, "pictures are resized to so many pixels a side", at_least(8)] = 64
-    grey: Annotated[bool, "one channel instead of three"] = False
-
-    def load(self, root: Path) -> Dataset:
-        return Dataset.from_image_folder(
-            self.file(root), size=self.pixels, grey=self.grey, test_fraction=self.test_fraction
-        )
-
-
-SOURCES: dict[str, type[Source]] = {kind.name: kind for kind in (Digits, Csv, Parquet, Npz, Images)}
+SOURCES: dict[str, type[Source]] = {
+    kind.name: kind
+    for kind in (
+        Digits,
+        Mnist,
+        Fashion,
+        Emnist,
+        Cifar10,
+        Cifar100,
+        TinyImageNet,
+        OrganA,
+        OrganC,
+        OrganS,
+        UciHar,
+        Pamap2,
+        Covidx,
+        Fire,
+        Csv,
+        Parquet,
+        Npz,
+        Images,
+    )
+}
 
 
 def load(name: str, root: Path | str | None = None, **options: Any) -> Dataset:
@@ -150,3 +87,67 @@ def load(name: str, root: Path | str | None = None, **options: Any) -> Dataset:
     if name not in SOURCES:
         raise unknown("data set", name, SOURCES)
     return SOURCES[name].create(**options).load(data_root(root))
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """What ``undrift data`` shows of a data set."""
+
+    name: str
+    title: str
+    homepage: str
+    licence: str
+    size: str
+    present: bool
+    state: str  # embedded, present, incomplete, missing, yours
+    checksums: str  # ok, wrong: FILE, not checked, none published, or empty when there is nothing to check
+    files: tuple[str, ...]  # what belongs below the data root
+
+
+def inventory(root: Path | str | None = None, *, check: bool = False) -> list[SourceRow]:
+    """All data sets. ``check`` reads the files that have not been checked yet."""
+    where = data_root(root)
+    checksums = Checksums(where)
+    rows = []
+    for kind in SOURCES.values():
+        state, sums = "yours", ""
+        files: tuple[str, ...] = ()
+        if issubclass(kind, Published):
+            state, sums, files = _state(kind, where, checksums, check)
+        elif not kind.own:
+            state = "embedded"
+        present = state in ("present", "embedded")
+        rows.append(
+            SourceRow(kind.name, kind.title, kind.homepage, kind.licence, kind.size, present, state, sums, files)
+        )
+    return rows
+
+
+def _state(kind: type[Published], root: Path, checksums: Checksums, check: bool) -> tuple[str, str, tuple[str, ...]]:
+    layouts = kind().layouts()
+    layout = min(layouts, key=lambda each: len(each.missing(root)) / len(each.files))
+    files = tuple(f.path for f in layout.files)
+    missing = layout.missing(root)
+    if missing:
+        return "incomplete" if len(missing) < len(files) else "missing", "", files
+    states = {f.path: checksums.check(f, root) if check else checksums.recall(f, root) for f in layout.files}
+    wrong = [path for path, s in states.items() if s == "wrong"]
+    if wrong:
+        return "present", f"wrong: {wrong[0]}", files
+    if None in states.values():
+        return "present", "not checked", files
+    return "present", "ok" if "ok" in states.values() else "none published", files
+
+
+def fetch(name: str, root: Path | str | None = None, progress: Progress | None = None) -> None:
+    """Download a data set from its official address: goes on where it broke off, checks, unpacks."""
+    if name not in SOURCES:
+        raise unknown("data set", name, SOURCES)
+    kind = SOURCES[name]
+    if not issubclass(kind, Published):
+        raise InvalidInput(f"{name}: there is nothing to fetch, it is {'embedded' if not kind.own else kind.title}")
+    where = data_root(root)
+    layouts = kind().layouts()
+    if any(not layout.missing(where) for layout in layouts):
+        return
+    store.fetch(name, layouts[0], where, progress)

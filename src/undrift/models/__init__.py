@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from undrift.core.errors import unknown
 from undrift.data.dataset import Dataset
-from undrift.models.convnets import VGG16, AlexNet, CovidNet, FedADMCNN, FireNet, HarNet
+from undrift.models.convnets import VGG16, AlexNet, CovidNet, FedADMCNN, FireNet, FireNetLight, HarNet
 from undrift.models.lenet import LeNetFast, LeNetHar, LeNetPlain
 from undrift.models.linear import MLP, SVM, Linear, Logistic
 from undrift.models.losses import LOSSES
@@ -36,6 +36,7 @@ MODELS: dict[str, type[ModelSpec]] = {
         HarNet,
         CovidNet,
         FireNet,
+        FireNetLight,
     )
 }
 

@@ -110,12 +110,51 @@ class VGG16(ModelSpec):
         return Layers(nn.Sequential(*layers), self.width, classes)
 
 
+class Same(nn.Module):
+    """Zero padding so that the next window of ``kernel`` and ``stride`` gives ceil(side / stride), as TensorFlow does."""
+
+    def __init__(self, kernel: int, stride: int = 1) -> None:
+        super().__init__()
+        self.kernel, self.stride = kernel, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        pads: list[int] = []
+        for side in (x.shape[-1], x.shape[-2]):
+            total = max((-(-side // self.stride) - 1) * self.stride + self.kernel - side, 0)
+            pads += [total // 2, total - total // 2]
+        return F.pad(x, pads)
+
+
 class FireNet(ModelSpec):
-    """FireNet (Jadon et al. 2019): three convolutions with average pooling, 256, 128."""
+    """FireNet of Dunnings and Breckon: three convolutions, 4096, 4096; made for 224 x 224, works from 32 x 32."""
 
     name = "firenet"
     title = "FireNet"
-    paper = "pFedMo; Jadon et al., 2019"
+    paper = "pFedMo; Dunnings and Breckon, ICIP 2018"
+    example = ((3, 224, 224), 2)
+    width: Annotated[int, "width of the two hidden layers", at_least(1)] = 4096
+    dropout: Rate = 0.5
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        channels, height, width = self.image(shape, 32)
+        layers: list[nn.Module] = []
+        for a, b, kernel, stride in ((channels, 64, 5, 4), (64, 128, 4, 1), (128, 256, 1, 1)):
+            layers += [Same(kernel, stride), nn.Conv2d(a, b, kernel, stride), nn.ReLU()]
+            # After a ReLU, padding with zeros never wins a maximum. 5 neighbours on each side, alpha per neighbour.
+            layers += [Same(3, 2), nn.MaxPool2d(3, 2), nn.LocalResponseNorm(11, alpha=0.0011, beta=0.75, k=1.0)]
+            height, width = (-(-(-(-side // stride)) // 2) for side in (height, width))
+        layers.append(nn.Flatten())
+        for inputs in (256 * height * width, self.width):
+            layers += [nn.Linear(inputs, self.width), nn.Tanh(), nn.Dropout(self.dropout)]
+        return Layers(nn.Sequential(*layers), self.width, classes)
+
+
+class FireNetLight(ModelSpec):
+    """The other FireNet (Jadon et al.): three convolutions with average pooling, 256, 128; for 64 x 64."""
+
+    name = "firenet-light"
+    title = "FireNet for small devices"
+    paper = "Jadon et al., 2019"
     example = ((3, 64, 64), 2)
     dropout: Annotated[float, "dropout rate after each convolution", between(0, 1, open_high=True)] = 0.5
 

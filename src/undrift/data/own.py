@@ -1,0 +1,82 @@
+"""Users' own files as sources, so that the command line and experiment files can name them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from undrift.core.settings import at_least
+from undrift.data.dataset import Dataset
+from undrift.data.source import Fraction, Source
+
+
+class _Own(Source):
+    """A user's own file."""
+
+    own = True
+    path: Annotated[str, "the file or folder"]
+    test_fraction: Fraction = 0.2
+
+    def file(self, root: Path) -> Path:
+        """The path as given, or below the data root."""
+        given = Path(self.path).expanduser()
+        if given.exists() or not (root / given).exists():
+            return given
+        return root / given
+
+
+class _Table(_Own):
+    label: Annotated[str, "the column with the label"]
+    client: Annotated[str | None, "the column with the client, for the partition 'column'"] = None
+    test: Annotated[str | None, "a second file to test on; none: hold out test_fraction"] = None
+    regression: Annotated[bool, "the label is a number to predict, not a class"] = False
+
+    def options(self) -> dict[str, Any]:
+        held = {"test_fraction": self.test_fraction, "regression": self.regression}
+        return {"label": self.label, "client": self.client, "test": self.test, **held}
+
+
+class Csv(_Table):
+    """A CSV file with a header: one row per sample, a label column, optionally a client column."""
+
+    name = "csv"
+    title = "your CSV file"
+    delimiter: Annotated[str, "between two values"] = ","
+
+    def load(self, root: Path) -> Dataset:
+        return Dataset.from_csv(self.file(root), delimiter=self.delimiter, **self.options())
+
+
+class Parquet(_Table):
+    """A Parquet file: one row per sample, a label column, optionally a client column."""
+
+    name = "parquet"
+    title = "your Parquet file"
+
+    def load(self, root: Path) -> Dataset:
+        return Dataset.from_parquet(self.file(root), **self.options())
+
+
+class Npz(_Own):
+    """An .npz file with the arrays x and y, optionally x_test, y_test, client, client_test."""
+
+    name = "npz"
+    title = "your .npz file"
+    regression: Annotated[bool, "y holds numbers to predict, not classes"] = False
+
+    def load(self, root: Path) -> Dataset:
+        return Dataset.from_npz(self.file(root), regression=self.regression, test_fraction=self.test_fraction)
+
+
+class Images(_Own):
+    """A folder with one folder of pictures per class (or train/ and test/ with those)."""
+
+    name = "images"
+    title = "your folder of pictures"
+    pixels: Annotated[int, "pictures are resized to so many pixels a side", at_least(8)] = 64
+    grey: Annotated[bool, "one channel instead of three"] = False
+
+    def load(self, root: Path) -> Dataset:
+        return Dataset.from_image_folder(
+            self.file(root), size=self.pixels, grey=self.grey, test_fraction=self.test_fraction
+        )

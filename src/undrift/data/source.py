@@ -1,0 +1,73 @@
+"""``Source``: a data set by name. ``Published``: one that lives in files with known names, addresses and checksums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+
+from undrift.core.errors import InvalidInput
+from undrift.core.settings import Settings, between
+from undrift.data import store
+from undrift.data.dataset import Augmentation, Dataset
+from undrift.data.store import Layout
+
+Fraction = Annotated[float, "share held out for testing", between(0, 1, open_low=True, open_high=True)]
+
+
+class Source(Settings):
+    """A data set by name, with its options."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    homepage: ClassVar[str] = ""
+    licence: ClassVar[str] = ""
+    size: ClassVar[str] = ""  # of what is downloaded
+    own: ClassVar[bool] = False  # a user's file, not a published data set
+
+    def load(self, root: Path) -> Dataset:
+        raise NotImplementedError
+
+
+class Published(Source):
+    """A data set in files: found in one of its layouts, checked, decoded once, kept as memory-mapped arrays."""
+
+    verify: Annotated[bool, "refuse files whose checksum is not the published one"] = True
+
+    def layouts(self) -> tuple[Layout, ...]:
+        """The forms it is published in, the one to download first."""
+        raise NotImplementedError
+
+    def read(self, root: Path, layout: Layout) -> Dataset:
+        raise NotImplementedError
+
+    def augmentation(self) -> Augmentation | None:
+        return None
+
+    def find(self, root: Path) -> Layout:
+        """The layout that is there, or a sentence that says what is missing."""
+        layouts = self.layouts()
+        for layout in layouts:
+            if not layout.missing(root):
+                return layout
+        best = min(layouts, key=lambda layout: len(layout.missing(root)) / len(layout.files))
+        missing = best.missing(root)
+        if len(missing) < len(best.files):
+            raise InvalidInput(f"{self.name}: {', '.join(missing)} is missing in {root}")
+        wanted = " or ".join(", ".join(f.path for f in layout.files[:4]) for layout in layouts)
+        raise InvalidInput(f"{self.name} is not in {root}: run `undrift data fetch {self.name}`, or put there {wanted}")
+
+    def load(self, root: Path) -> Dataset:
+        layout = self.find(root)
+        if self.verify:
+            store.verify(layout, root)
+        options = {k: v for k, v in self.values().items() if k not in ("verify", "augment")}  # change no array
+        key = store.cache_key(self.name, options, layout, root)
+        return store.cached(root, key, self.augmentation(), lambda: self.read(root, layout))
+
+    def dataset(self, x: Any, y: Any, x_test: Any, y_test: Any, classes: int, **more: Any) -> Dataset:
+        """A ``Dataset`` of these arrays, as this source names and augments it."""
+        a, b, c, d = (torch.from_numpy(np.ascontiguousarray(each)) for each in (x, y, x_test, y_test))
+        return Dataset(self.name, a, b, c, d, classes, augment=self.augmentation(), **more)

@@ -1,0 +1,285 @@
+"""Files of published data sets on disk: what belongs where, is it complete and unchanged, fetch it, keep it decoded.
+
+Knows nothing of what is in the files. Nothing is ever half-written: downloads go to ``.part`` files, decoded caches to
+a temporary folder, and both move into place in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from undrift.core.errors import InvalidInput
+from undrift.data.dataset import Augmentation, Dataset
+
+CACHE = ".undrift"  # below the data root: decoded data sets and remembered checksums
+VERSION = 1  # of the decoded form: raise it when a reader changes what it makes
+CHUNK = 1 << 20
+
+Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
+
+
+@dataclass(frozen=True)
+class File:
+    """A file (or folder) below the data root. ``digest`` is ``md5:...`` or ``sha256:...``, one per release."""
+
+    path: str
+    digest: str = ""
+    url: str = ""
+
+    def at(self, root: Path) -> Path:
+        """Where it is; an IDX file may also lie there unpacked."""
+        path = root / self.path
+        if not path.exists() and path.suffix == ".gz" and path.with_suffix("").exists():
+            return path.with_suffix("")
+        return path
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One form in which a data set is published: the files a reader needs, and the archives they come in."""
+
+    name: str
+    files: tuple[File, ...]
+    archives: tuple[File, ...] = ()
+    into: str = ""  # folder below the root into which the archives are unpacked
+
+    def missing(self, root: Path) -> list[str]:
+        return [f.path for f in self.files if not f.at(root).exists()]
+
+
+def digest_of(path: Path, algorithm: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def atomic_write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)
+
+
+class Checksums:
+    """Checksums of files, remembered by size and time so that a file is read only once."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / CACHE / "checksums.json"
+        try:
+            self.known: dict[str, list[Any]] = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self.known = {}
+
+    def recall(self, file: File, root: Path) -> str | None:
+        """``ok``, ``wrong``, ``none published``, or None when it has not been checked."""
+        path = file.at(root)
+        if not file.digest or path.is_dir() or path.name != Path(file.path).name:
+            return "none published"
+        entry = self.known.get(file.path)
+        stat = path.stat()
+        if entry is None or entry[:2] != [stat.st_size, stat.st_mtime_ns]:
+            return None
+        return "ok" if entry[2] in file.digest.split() else "wrong"
+
+    def check(self, file: File, root: Path) -> str:
+        state = self.recall(file, root)
+        if state is None:
+            path = file.at(root)
+            algorithm = file.digest.split(":")[0]
+            stat = path.stat()
+            self.known[file.path] = [stat.st_size, stat.st_mtime_ns, f"{algorithm}:{digest_of(path, algorithm)}"]
+            with contextlib.suppress(OSError):  # a read-only data root: check again next time
+                atomic_write(self.path, json.dumps(self.known, indent=1))
+            state = self.recall(file, root)
+            assert state is not None
+        return state
+
+
+def verify(layout: Layout, root: Path) -> None:
+    """Refuse a file that is not the published one."""
+    checksums = Checksums(root)
+    for file in layout.files:
+        if checksums.check(file, root) == "wrong":
+            raise InvalidInput(
+                f"{file.at(root)}: its checksum is not {file.digest} as published: it is cut short, damaged or another "
+                "version; fetch it again, or set verify = false to use it as it is"
+            )
+
+
+def fetch(name: str, layout: Layout, root: Path, progress: Progress | None = None) -> None:
+    """Download what is missing, check it, unpack it."""
+    if not layout.missing(root):
+        return
+    parts = layout.archives or layout.files
+    for file in parts:
+        if not file.url:
+            raise InvalidInput(f"{name}: it cannot be downloaded automatically; {_by_hand(layout, root)}")
+        if not (root / file.path).exists():
+            _download(name, file, layout, root, progress)
+    for archive in layout.archives:
+        _unpack(root / archive.path, root / layout.into)
+    missing = layout.missing(root)
+    if missing:
+        raise InvalidInput(f"{name}: after unpacking, {root / missing[0]} is still missing")
+
+
+def _by_hand(layout: Layout, root: Path) -> str:
+    """Which files to put where, for a machine without internet."""
+    if layout.archives:
+        names = ", ".join(f"{a.url or a.path} as {root / a.path}" for a in layout.archives)
+        return f"put {names} and run the fetch again, or unpack it so that {root / layout.files[0].path} exists"
+    return "put there by hand: " + ", ".join(
+        f"{root / f.path}" + (f" (from {f.url})" if f.url else "") for f in layout.files
+    )
+
+
+def _download(name: str, file: File, layout: Layout, root: Path, progress: Progress | None) -> None:
+    target = root / file.path
+    part = target.with_name(target.name + ".part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    done = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(file.url, headers={"Range": f"bytes={done}-"} if done else {})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            if done and answer.status != 206:  # the server starts from the beginning
+                done = 0
+            length = answer.headers.get("Content-Length")
+            total = done + int(length) if length else None
+            with part.open("ab" if done else "wb") as out:
+                while chunk := answer.read(CHUNK):
+                    out.write(chunk)
+                    done += len(chunk)
+                    if progress:
+                        progress(file.path, done, total)
+                out.flush()
+                os.fsync(out.fileno())
+    except urllib.error.HTTPError as error:
+        if error.code != 416:  # 416: the part is already complete
+            raise InvalidInput(f"{name}: {file.url} answers {error.code}; {_by_hand(layout, root)}") from None
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        reason = getattr(error, "reason", error)
+        raise InvalidInput(f"{name}: {file.url} cannot be reached ({reason}); {_by_hand(layout, root)}") from None
+    else:
+        if total is not None and done < total:
+            raise InvalidInput(
+                f"{name}: the download of {file.url} broke off at {done} of {total} bytes; run it again to go on"
+            )
+    if file.digest:
+        algorithm = file.digest.split(":")[0]
+        found = f"{algorithm}:{digest_of(part, algorithm)}"
+        if found not in file.digest.split():
+            part.unlink()
+            raise InvalidInput(f"{name}: {file.url} has {found}, published is {file.digest}: it was thrown away")
+    os.replace(part, target)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Unpack next to the target, then move each entry into place."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".unpack-") as scratch:
+        try:
+            if zipfile.is_zipfile(archive):
+                with zipfile.ZipFile(archive) as file:
+                    file.extractall(scratch)  # zipfile itself strips absolute paths and ..
+            else:
+                with tarfile.open(archive) as tar:
+                    tar.extractall(scratch, filter="data")
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+            raise InvalidInput(f"{archive}: it cannot be unpacked ({error})") from None
+        for inner in sorted(Path(scratch).rglob("*.zip")):  # the UCI repository puts zips into zips
+            with zipfile.ZipFile(inner) as file:
+                file.extractall(inner.parent)
+            inner.unlink()
+        for entry in sorted(Path(scratch).glob("[!_]*")):  # not __MACOSX
+            target = folder / entry.name
+            if target.is_dir():
+                shutil.rmtree(target)
+            os.replace(entry, target)
+
+
+# --- decoded caches ---------------------------------------------------------------------------------------------------
+
+ARRAYS = ("x", "y", "x_test", "y_test", "client", "client_test", "strata", "strata_test")
+
+
+def cached(root: Path, key: str, augment: Augmentation | None, make: Callable[[], Dataset]) -> Dataset:
+    """The decoded data set as memory-mapped arrays, made on first use.
+
+    All processes that load the same data share its pages. Where the data root cannot be written, it is made in memory.
+    """
+    folder = root / CACHE / key
+    found = _open(folder, augment)
+    if found is not None:
+        return found
+    made = make()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".decode-"))
+    except OSError:
+        return made
+    try:
+        for name in ARRAYS:
+            value = getattr(made, name)
+            if value is not None:
+                _save(scratch / f"{name}.npy", value.numpy() if isinstance(value, torch.Tensor) else value)
+        about = {"name": made.name, "classes": made.classes, "class_names": made.class_names}
+        atomic_write(scratch / "about.json", json.dumps({**about, "content": made.content}))
+        if folder.exists():  # incomplete or from an interrupted clean-up
+            shutil.rmtree(folder)
+        os.replace(scratch, folder)
+    except OSError:  # full disk, or another process was faster
+        shutil.rmtree(scratch, ignore_errors=True)
+    return _open(folder, augment) or made
+
+
+def _save(path: Path, values: np.ndarray[Any, Any]) -> None:
+    with path.open("wb") as file:
+        np.save(file, values, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _open(folder: Path, augment: Augmentation | None) -> Dataset | None:
+    try:
+        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        # "c": pages are shared until written to, and nobody writes; torch wants writable memory
+        arrays = {n: np.load(folder / f"{n}.npy", mmap_mode="c") for n in ARRAYS if (folder / f"{n}.npy").exists()}
+    except (OSError, ValueError):
+        return None
+    tensors: dict[str, Any] = {n: torch.from_numpy(a) if n in ARRAYS[:4] else np.asarray(a) for n, a in arrays.items()}
+    made = Dataset(
+        name=about["name"],
+        classes=about["classes"],
+        class_names=tuple(about["class_names"]),
+        augment=augment,
+        **tensors,
+    )
+    made.__dict__["content"] = about["content"]  # known, so the data need not be read to know it again
+    return made
+
+
+def cache_key(name: str, settings: dict[str, Any], layout: Layout, root: Path) -> str:
+    """Changes with the options, with the files and with the readers."""
+    marks = []
+    for file in layout.files:
+        stat = file.at(root).stat()
+        marks.append([file.path, stat.st_size, stat.st_mtime_ns])
+    text = json.dumps([VERSION, name, settings, layout.name, marks], sort_keys=True)
+    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
