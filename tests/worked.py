@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from undrift.algorithms import create
@@ -69,6 +70,41 @@ def quad1(n: Sequence[int] = (1, 3), **training: Any) -> Federation:
     """QUAD-1 (16 of the second specification)."""
     settings = Training(**{"lr": 0.1, "batch_size": 0, "steps": 2} | training)
     return quadratics([[1, 2], [2, 1]], [[1, 0], [0, -1]], n, [2.0, 1.0], settings, public=([1.5, 1.5], [0.5, -0.5]))
+
+
+SMALL = (7, 12, 5, 20, 9)  # samples of the clients of ``small``
+
+
+def small(hidden: int = 0, sizes: Sequence[int] = SMALL, **training: Any) -> Federation:
+    """Uneven clients with 4 features and 3 classes: softmax regression, or a net with one hidden layer of tanh units."""
+    made = np.random.default_rng(7)
+    n = sum(sizes) + 10 + 6  # and the server's rows: 10 to train on, 6 to score with
+    x, y = made.normal(size=(n, 4)), made.integers(0, 3, n)
+    x[: sum(sizes)] += np.repeat(made.normal(size=(len(sizes), 4)), sizes, axis=0)  # every client's data lie elsewhere
+    layers = [nn.Linear(4, hidden), nn.Tanh(), nn.Linear(hidden, 3)] if hidden else [nn.Linear(4, 3)]
+    module = nn.Sequential(*layers).double()
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(torch.from_numpy(made.normal(size=tuple(p.shape)) / 2))
+    return Federation(
+        module=module,
+        loss=nn.functional.cross_entropy,
+        x=torch.from_numpy(x),
+        y=torch.from_numpy(y),
+        indices=np.arange(sum(sizes)),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        training=Training(**{"lr": 0.2, "batch_size": 4, "epochs": 2} | training),
+        public=np.arange(n - 16, n - 6),
+        scoring=np.arange(n - 6, n),
+    )
+
+
+def batches(federation: Federation, client: int, round: int, steps: int | None = None) -> list[NDArray[np.int64]]:
+    """The rows of the data in every minibatch of a client's round."""
+    rows = federation.rows(client)
+    local = federation.trainer().local(client, round, rows)
+    drawn = local.fold(lambda seen, b: [*seen, b.index[b.index >= 0]], [], steps)
+    return [rows[index].numpy() for index in drawn]
 
 
 def play(
