@@ -23,11 +23,11 @@ class FeatureSkew(Settings):
     """What differs from client to client."""
 
     rotation: Annotated[
-        float, "client i's pictures are turned by a fixed angle from -r to r degrees", nonnegative()
+        float, "a client's pictures are turned by its own angle, up to so many degrees", nonnegative()
     ] = 0.0
-    noise: Annotated[
-        float, "client i's inputs carry Gaussian noise of deviation noise * i / (N - 1)", nonnegative()
-    ] = 0.0
+    noise: Annotated[float, "client i's inputs carry Gaussian noise of deviation noise * i / (N-1)", nonnegative()] = (
+        0.0
+    )
 
     def apply(self, dataset: Dataset, parts: Partition, seed: int) -> Dataset:
         """The data set with every client's samples changed."""
@@ -38,9 +38,7 @@ class FeatureSkew(Settings):
         x = dataset.x.clone()
         if self.rotation:
             if x.ndim != 4:
-                raise InvalidInput(
-                    f"feature skew: rotation needs pictures, the data has inputs of shape {dataset.shape}"
-                )
+                raise InvalidInput(f"feature skew: rotation needs pictures, not inputs of shape {dataset.shape}")
             turns = (2 * rng.uniform(rng.key(seed, "rotation"), len(parts)) - 1) * np.deg2rad(self.rotation)
             for begin in range(0, len(parts.indices), 4096):  # in blocks: the grid is as large as the pictures
                 rows = torch.from_numpy(parts.indices[begin : begin + 4096])

@@ -261,17 +261,14 @@ def _open(folder: Path, augment: Augmentation | None) -> Dataset | None:
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
         # "c": pages are shared until written to, and nobody writes; torch wants writable memory
         arrays = {n: np.load(folder / f"{n}.npy", mmap_mode="c") for n in ARRAYS if (folder / f"{n}.npy").exists()}
-    except (OSError, ValueError):
-        return None
-    tensors: dict[str, Any] = {n: torch.from_numpy(a) if n in ARRAYS[:4] else np.asarray(a) for n, a in arrays.items()}
-    made = Dataset(
-        name=about["name"],
-        classes=about["classes"],
-        class_names=tuple(about["class_names"]),
-        augment=augment,
-        **tensors,
-    )
-    made.__dict__["content"] = about["content"]  # known, so the data need not be read to know it again
+        values: dict[str, Any] = {
+            n: torch.from_numpy(a) if n in ARRAYS[:4] else np.asarray(a) for n, a in arrays.items()
+        }
+        names = tuple(about["class_names"])
+        made = Dataset(about["name"], classes=about["classes"], class_names=names, augment=augment, **values)
+        made.__dict__["content"] = about["content"]  # known, so the data need not be read to know it again
+    except (OSError, ValueError, KeyError):
+        return None  # not there, or not complete: it will be made again
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import torch
@@ -111,7 +112,7 @@ class VGG16(ModelSpec):
 
 
 class Same(nn.Module):
-    """Zero padding so that the next window of ``kernel`` and ``stride`` gives ceil(side / stride), as TensorFlow does."""
+    """Zero padding after which a window of ``kernel`` and ``stride`` gives ceil(side / stride), as in TensorFlow."""
 
     def __init__(self, kernel: int, stride: int = 1) -> None:
         super().__init__()
@@ -142,7 +143,7 @@ class FireNet(ModelSpec):
             layers += [Same(kernel, stride), nn.Conv2d(a, b, kernel, stride), nn.ReLU()]
             # After a ReLU, padding with zeros never wins a maximum. 5 neighbours on each side, alpha per neighbour.
             layers += [Same(3, 2), nn.MaxPool2d(3, 2), nn.LocalResponseNorm(11, alpha=0.0011, beta=0.75, k=1.0)]
-            height, width = (-(-(-(-side // stride)) // 2) for side in (height, width))
+            height, width = (math.ceil(math.ceil(side / stride) / 2) for side in (height, width))
         layers.append(nn.Flatten())
         for inputs in (256 * height * width, self.width):
             layers += [nn.Linear(inputs, self.width), nn.Tanh(), nn.Dropout(self.dropout)]
