@@ -76,7 +76,7 @@ SMALL = (7, 12, 5, 20, 9)  # samples of the clients of ``small``
 
 
 def small(hidden: int = 0, sizes: Sequence[int] = SMALL, **training: Any) -> Federation:
-    """Uneven clients with 4 features and 3 classes: softmax regression, or a net with one hidden layer of tanh units."""
+    """Uneven clients with 4 features and 3 classes: softmax regression, or a net with one hidden layer of tanh."""
     made = np.random.default_rng(7)
     n = sum(sizes) + 10 + 6  # and the server's rows: 10 to train on, 6 to score with
     x, y = made.normal(size=(n, 4)), made.integers(0, 3, n)
