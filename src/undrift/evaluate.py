@@ -131,6 +131,12 @@ class Evaluator:
         found.clients[model] = scores
 
 
+def _guess(outputs: Tensor) -> Tensor:
+    """The class a model decides for; with a single output, its sign."""
+    single = outputs.ndim == 1 or outputs.shape[1] == 1
+    return (outputs.reshape(-1) > 0).long() if single else outputs.argmax(1)
+
+
 def personal_models(method: Method) -> bool:
     """Does the method have personal models at all?"""
     return type(method).personal is not Algorithm.personal

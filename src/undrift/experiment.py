@@ -46,14 +46,14 @@ class Experiment:
     algorithm: Method
     data: Source
     partition: Partitioner
-    model: ModelSpec
+    model: ModelSpec | None = None  # None: one that suits the data, see `models.default_model`
     train: Training = field(default_factory=Training)
     plan: Plan = field(default_factory=Plan)
     name: str = ""
 
     @classmethod
     def build(cls, values: Mapping[str, Any], where: str = "experiment") -> Experiment:
-        """From nested plain values: sections ``algorithm``, ``data``, ``partition``, ``model``, ``train``, and the plan's keys."""
+        """From plain values: the five sections, and the plan's keys beside them."""
         plan_keys = [s.name for s in Plan.settings()]
         for key in values:
             if key not in (*SECTIONS, *plan_keys, "name"):
@@ -74,7 +74,7 @@ class Experiment:
             "column" if natural else "dirichlet",
             f"{where}: [partition]",
         )
-        model = _named("model", MODELS, sections["model"], type(data).model, f"{where}: [model]")
+        model = _named("model", MODELS, sections["model"], "mlp", f"{where}: [model]") if sections["model"] else None
         train = _create(Training, sections["train"], f"{where}: [train]")
         plan = _create(Plan, {k: v for k, v in values.items() if k in plan_keys}, where)
         experiment = cls(method, data, partition, model, train, plan, str(values.get("name", "")))
@@ -101,10 +101,12 @@ class Experiment:
             ("algorithm", self.algorithm, type(self.algorithm).name()),
             ("data", self.data, self.data.name),
             ("partition", self.partition, self.partition.name),
-            ("model", self.model, self.model.name),
+            ("model", self.model, self.model.name if self.model else None),
             ("train", self.train, None),
         ):
-            inner = {"name": title} if title else {}
+            if part is None:
+                continue
+            inner: dict[str, Any] = {"name": title} if title else {}
             inner |= {k: list(v) if isinstance(v, tuple) else v for k, v in part.values().items() if v is not None}
             found[section] = inner
         return found
@@ -127,13 +129,8 @@ class Experiment:
 
 
 def label_of(method: Method) -> str:
-    given = [
-        f"{s.name}={getattr(method, s.name):g}"
-        if isinstance(getattr(method, s.name), float)
-        else f"{s.name}={getattr(method, s.name)}"
-        for s in method.settings()
-        if getattr(method, s.name) != s.default
-    ]
+    values = [(s.name, getattr(method, s.name)) for s in method.settings() if getattr(method, s.name) != s.default]
+    given = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values]
     return type(method).title + (f" ({', '.join(given)})" if given else "")
 
 

@@ -180,7 +180,7 @@ class Ledger:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # -- runs ----------------------------------------------------------------------------------------------------------
+    # -- runs ---------------------------------------------------------------------------------------------------------
 
     def add(self, name: str, experiment: Mapping[str, Any], facts: Mapping[str, Any]) -> Run:
         """A new run; its name gets a number where it is taken."""
@@ -244,7 +244,7 @@ class Ledger:
         with _explained(self.path):
             self._db.execute("DELETE FROM runs WHERE id = ?", (run.id,))
 
-    # -- rounds ----------------------------------------------------------------------------------------------------------
+    # -- rounds -------------------------------------------------------------------------------------------------------
 
     def record(self, run: Run, entry: Entry) -> None:
         """Write a round in one transaction, while the next round begins. At most one write is under way."""
@@ -341,7 +341,7 @@ class Ledger:
             "SELECT round, client, reason FROM rejections WHERE run = ? ORDER BY round, client", (run.id,)
         ).fetchall()
 
-    # -- one process per run -------------------------------------------------------------------------------------------
+    # -- one process per run ------------------------------------------------------------------------------------------
 
     @contextmanager
     def holding(self, run: Run) -> Iterator[None]:

@@ -176,6 +176,11 @@ def prepare(
     return Setting(method, federation, stored, dataset, evaluator, participate, plan)
 
 
+def completed(experiment: Experiment, dataset: Dataset) -> Experiment:
+    """The experiment with a model that suits the data, where it names none."""
+    return replace(experiment, model=experiment.model or spec(default_model(dataset)))
+
+
 def prepare_experiment(
     experiment: Experiment, root: str | Path | None = None, dataset: Dataset | None = None
 ) -> Setting:
@@ -183,12 +188,14 @@ def prepare_experiment(
     if dataset is None:
         dataset = experiment.data.load(data_root(root))
     shape, classes = dataset.shape, dataset.classes or 1
+    model = completed(experiment, dataset).model
+    assert model is not None
     return prepare(
         experiment.algorithm,
         dataset,
         experiment.partition,
-        lambda: experiment.model.build(shape, classes),
-        LOSSES[experiment.model.loss],
+        lambda: model.build(shape, classes),
+        LOSSES[model.loss],
         experiment.train,
         experiment.plan,
     )
@@ -211,7 +218,7 @@ def _public(
     size = max(1, round(plan.public * len(dataset)))
     if size + plan.scoring >= len(dataset):
         raise InvalidInput(
-            f"{method.title} wants {size} public and {plan.scoring} scoring samples, and there are {len(dataset)} in all"
+            f"{method.title} wants {size} public and {plan.scoring} scoring samples; there are {len(dataset)} in all"
         )
     public, scoring = np.sort(order[:size]), np.sort(order[size : size + plan.scoring])
     return public, scoring, np.sort(order[size + plan.scoring :])
@@ -368,7 +375,7 @@ def _module(setting: Setting, snapshot: Snapshot) -> nn.Module | None:
     return module
 
 
-# --- the public functions -----------------------------------------------------------------------------------------------
+# --- the public functions ---------------------------------------------------------------------------------------------
 
 
 def run(
@@ -389,8 +396,8 @@ def run(
     """Train one method. Names or your own objects: a ``Dataset``, an ``nn.Module`` (or a factory of one), a loss.
 
     A factory, rather than a module, lets the seed cover the initial weights too. ``plan`` takes ``clients``,
-    ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. With ``ledger`` every round is
-    recorded; ``resume=True`` goes on with the run of that name where it stopped.
+    ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. With ``ledger`` every round
+    is recorded; ``resume=True`` goes on with the run of that name where it stopped.
     """
     method = algorithms.create(algorithm) if isinstance(algorithm, str) else algorithm
     dataset = load(data) if isinstance(data, str) else data
@@ -442,7 +449,8 @@ def check_same(run: Run, setting: Setting) -> None:
     ):
         if facts[key] != run.facts.get(key):
             raise InvalidInput(
-                f"run {run.name!r} cannot go on: {what} differ from what it began with ({run.facts.get(key)} then, {facts[key]} now)"
+                f"run {run.name!r} cannot go on: {what} differ from what it began with "
+                f"({run.facts.get(key)} then, {facts[key]} now)"
             )
 
 
@@ -456,6 +464,8 @@ def start_experiment(
     extra: Mapping[str, Any] | None = None,
 ) -> Result:
     """Run a described experiment from its beginning."""
+    dataset = dataset if dataset is not None else experiment.data.load(data_root(root))
+    experiment = completed(experiment, dataset)
     setting = prepare_experiment(experiment, root, dataset)
     name = experiment.name or f"{type(experiment.algorithm).name()}-{experiment.data.name}-seed{experiment.plan.seed}"
     run = ledger.add(name, experiment.values(), setting.facts() | dict(extra or {}))

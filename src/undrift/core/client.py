@@ -1,7 +1,7 @@
 """A client's work in one exchange, in process or from bytes alone.
 
-``work`` is the one place where ``client_update`` is called. ``Request`` and ``answer`` carry the same call through bytes
-(safetensors and a JSON header, no pickle): what another process, machine or framework needs, and nothing more.
+``work`` is the one place where ``client_update`` is called. ``Request`` and ``answer`` carry the same call through
+bytes (safetensors and a JSON header, no pickle): what another process, machine or framework needs, and nothing more.
 """
 
 from __future__ import annotations
@@ -120,11 +120,8 @@ class Request:
     @classmethod
     def decode(cls, data: bytes) -> Request:
         blobs, header = unpack(data)
-        return (
-            cls(**header, **{k: v.numpy().tobytes() for k, v in blobs.items()})
-            if blobs
-            else cls(**header, down=b"", kept=b"")
-        )
+        content: dict[str, Any] = {"down": b"", "kept": b""} | {k: v.numpy().tobytes() for k, v in blobs.items()}
+        return cls(**header, **content)
 
 
 def take_apart(reply: Reply) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Costs are measured, not claimed: bytes of the encoded messages, passes counted by the engine, one profile of the model.
+"""Costs are measured, not claimed: bytes of the encoded messages, counted passes, and one profile of the model.
 
 Multiply-accumulates (MACs) are stated as such: ``torch.utils.flop_counter`` counts two operations for each.
 """

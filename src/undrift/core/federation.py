@@ -1,4 +1,4 @@
-"""``Federation``: the model, the clients' data and how they train. Tensors and numbers only; no files, no names of data sets."""
+"""``Federation``: the model, the clients' data and how they train. Tensors and numbers only; no files, no names."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Federation:
 
     def rows(self, client: int) -> Tensor:
         """The samples of a client, or of the server."""
-        if client == PUBLIC or client == SCORING:
+        if client in (PUBLIC, SCORING):
             held = self.public if client == PUBLIC else self.scoring
             assert held is not None
             return as_rows(held)

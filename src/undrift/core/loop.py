@@ -83,7 +83,8 @@ class Loop:
         method, t = self.method, before.round + 1
         cohort, server = self._cohort(t), before.server
         kept = {int(client): self.kept(int(client)) for client in cohort.ids}
-        spent, rejected, first = Spent(), {}, None
+        spent, first = Spent(), None
+        rejected: dict[int, str] = {}
         if method.exchanges == 2:
             first = method.ask(server, cohort)
             asked = self.runtime.exchange(Task(method, first, cohort, kept, before.buffers, survey=True))

@@ -10,13 +10,15 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform, get_type_hints
 
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import save
 from safetensors.torch import load
 from torch import Tensor
+
+from undrift.core.settings import bare
 
 T = TypeVar("T")
 
@@ -66,7 +68,8 @@ class Record:
 
     @classmethod
     def schema(cls) -> tuple[Field, ...]:
-        return _schema(cls)
+        found: Any = cls
+        return _schema(found)
 
     def items(self) -> Iterator[tuple[Field, Any]]:
         for field in self.schema():
@@ -128,13 +131,11 @@ class Nothing(State):
 
 
 @functools.cache
-def _schema(cls: type[Record]) -> tuple[Field, ...]:
+def _schema(cls: Any) -> tuple[Field, ...]:
     hints = get_type_hints(cls, include_extras=True)
     found = []
-    for item in fields(cls):  # type: ignore[arg-type]
-        hint, extras = hints[item.name], ()
-        if get_origin(hint) is Annotated:
-            hint, *extras = get_args(hint)
+    for item in fields(cls):
+        hint, extras = bare(hints[item.name])
         shape = next((e for e in extras if isinstance(e, Shape)), None)
         travel = next((e for e in extras if isinstance(e, Travel)), None)
         number = hint if hint in (int, float, bool) else None

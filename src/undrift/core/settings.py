@@ -90,8 +90,9 @@ class Setting:
         except (ValueError, KeyError):
             raise InvalidInput(f"{self.name} = {text!r}: it must be {self.allowed}") from None
 
-    def check(self, value: Any, owner: str) -> Any:
+    def check(self, given: Any, owner: str) -> Any:
         """The value, converted where that loses nothing, or a sentence that says what is allowed."""
+        value: Any = given
         if value is None and self.optional:
             return None
         where = f"{owner}: {self.name} = {value!r}"
@@ -99,7 +100,8 @@ class Setting:
             value = float(value)
         if self.type is tuple and isinstance(value, list):
             value = tuple(value)
-        if not isinstance(value, self.type) or (self.type is int and isinstance(value, bool)):
+        fits: bool = isinstance(value, self.type) and not (self.type is int and isinstance(value, bool))
+        if not fits:
             raise InvalidInput(f"{where}: it must be {self.allowed}")
         if self.choices and value not in self.choices:
             raise InvalidInput(f"{where}: it must be {self.allowed}")
@@ -128,7 +130,8 @@ class Settings:
 
     @classmethod
     def settings(cls) -> tuple[Setting, ...]:
-        return _settings(cls)
+        found: Any = cls
+        return _settings(found)
 
     @classmethod
     def create(cls, **values: Any) -> Self:
@@ -147,14 +150,20 @@ class Settings:
         return {s.name: getattr(self, s.name) for s in self.settings()}
 
 
+def bare(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type without its annotations, and the annotations."""
+    if get_origin(hint) is Annotated:
+        plain, *extras = get_args(hint)
+        return plain, tuple(extras)
+    return hint, ()
+
+
 @functools.cache
-def _settings(cls: type[Settings]) -> tuple[Setting, ...]:
+def _settings(cls: Any) -> tuple[Setting, ...]:
     hints = get_type_hints(cls, include_extras=True)
     found = []
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        hint, extras = hints[field.name], ()
-        if get_origin(hint) is Annotated:
-            hint, *extras = get_args(hint)
+    for field in dataclasses.fields(cls):
+        hint, extras = bare(hints[field.name])
         optional = False
         if get_origin(hint) in (Union, types.UnionType):
             (hint,) = (a for a in get_args(hint) if a is not type(None))

@@ -12,7 +12,7 @@ from undrift.core.settings import Settings, at_least, between, nonnegative, posi
 class Training(Settings):
     """SGD as PyTorch defines it, with a fresh momentum buffer each round."""
 
-    lr: Annotated[float, "local learning rate", positive()] = 0.05
+    lr: Annotated[float, "local learning rate", positive()] = 0.1
     momentum: Annotated[float, "momentum of the local optimiser", between(0, 1, open_high=True)] = 0.0
     nesterov: Annotated[bool, "Nesterov form of the momentum"] = False
     weight_decay: Annotated[float, "L2 weight decay", nonnegative()] = 0.0
@@ -21,7 +21,7 @@ class Training(Settings):
     ] = "outer"
     clip: Annotated[float | None, "clip the direction to this L2 norm", positive()] = None
     batch_size: Annotated[int, "samples per minibatch; 0 = all of the client's samples", at_least(0)] = 32
-    epochs: Annotated[int, "passes over the client's data per round", at_least(1)] = 1
+    epochs: Annotated[int, "passes over the client's data per round", at_least(1)] = 5
     steps: Annotated[int | None, "number of local steps per round, instead of epochs", at_least(1)] = None
     schedule: Annotated[Literal["constant", "exponential", "step", "cosine"], "learning rate over the rounds"] = (
         "constant"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -151,6 +151,8 @@ class Replica:
         self.params = [p for _, p in trainable(self.module)]
         self.declared = declares_features(self.module)
         self.linear = last_linear(self.module)
+        self._features: Any = getattr(self.module, "features", None)
+        self._head: Any = getattr(self.module, "head", None)
         self._seen: Tensor | None = None
         if self.linear is not None and not self.declared:
             self.linear.register_forward_pre_hook(self._see)
@@ -171,18 +173,18 @@ class Replica:
     def forward(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
         """The features (input of the last linear layer, or what the module declares) and the output."""
         if self.declared:
-            z = self.module.features(x)
-            return z, self.module.head(z)
+            z = self._features(x)
+            return z, self._head(z)
         output = self.module(x)
         z, self._seen = self._seen, None
         return z, output
 
     def head(self, z: Tensor) -> Tensor:
-        out: Tensor = self.module.head(z) if self.declared else self.linear(z)  # type: ignore[misc, union-attr]
+        out: Tensor = self._head(z) if self.declared else cast(nn.Linear, self.linear)(z)
         self._seen = None
         return out
 
-    # -- buffers -------------------------------------------------------------------------------------------------
+    # -- buffers ------------------------------------------------------------------------------------------------------
 
     @property
     def has_buffers(self) -> bool:

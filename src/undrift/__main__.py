@@ -1,0 +1,5 @@
+"""``python -m undrift``."""
+
+from undrift.cli import main
+
+main()

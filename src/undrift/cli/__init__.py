@@ -1,0 +1,60 @@
+"""The command line. Bad input gets one sentence and exit code 2; Ctrl-C stops cleanly and says how to go on."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import typer
+
+from undrift.cli import lists, runs, seeing, showing
+from undrift.cli.common import complain, errors, show_warnings
+from undrift.core.errors import InvalidInput
+
+app = typer.Typer(
+    name="undrift",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    help="Federated learning that holds course when the clients' data differ.\n\n"
+    "Start with [bold]undrift demo[/], then [bold]undrift compare --algorithms fedavg,fedtrip --seeds 1..3[/].",
+    epilog="Every command has --help. Shell completion: undrift --install-completion.",
+)
+runs.register(app)
+showing.register(app)
+lists.register(app)
+seeing.register(app)
+
+
+def main() -> None:
+    """The entry point of the ``undrift`` command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: list[str]) -> int:
+    """Run a command line; the exit code."""
+    show_warnings()
+    try:
+        app(args, standalone_mode=False)
+    except InvalidInput as error:
+        complain(str(error))
+        return 2
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.ClickException as error:
+        complain(_sentence(error))
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        complain("stopped")
+        return 130
+    except BrokenPipeError:
+        errors.file = open("/dev/null", "w")  # noqa: SIM115 - the reader of our output has gone; say nothing more
+        return 0
+    return 0
+
+
+def _sentence(error: click.ClickException) -> str:
+    where = getattr(error, "ctx", None)
+    help_hint = f" (see {where.command_path} --help)" if where is not None else ""
+    return error.format_message().replace("\n", " ").rstrip(".") + help_hint

@@ -1,0 +1,198 @@
+"""Flags from dataclass fields: every setting of every method, partition, model and data set is a flag.
+
+``--alpha 0.1`` goes to whichever chosen component has that setting; where two have it, ``--partition.alpha`` and
+``--algorithm.alpha`` say which.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+from typer.core import TyperCommand, TyperOption
+
+from undrift.core.errors import InvalidInput, unknown
+from undrift.core.settings import Setting
+from undrift.experiment import components
+
+_META = "undrift.flags"
+_PANELS = {
+    "plan": "Clients, rounds and evaluation",
+    "train": "Local training",
+    "partition": "Partition settings",
+    "algorithm": "Method settings",
+    "model": "Model settings",
+    "data": "Data settings",
+}
+_CHOICES = {
+    **dict.fromkeys(("--algorithm", "--algorithms", "-a"), "algorithm"),
+    **dict.fromkeys(("--data", "-d"), "data"),
+    **dict.fromkeys(("--partition", "-p"), "partition"),
+    **dict.fromkeys(("--model", "-m"), "model"),
+}
+_DEFAULTS = {"partition": ["dirichlet"], "data": ["digits"], "model": [], "algorithm": []}
+
+
+class ExperimentCommand(TyperCommand):
+    """A command that also takes every setting as a flag."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        own = super().get_params(ctx)
+        taken = {name for param in own for name in (*param.opts, *param.secondary_opts)}
+        help_last = [p for p in own if "--help" in p.opts]
+        return [p for p in own if p not in help_last] + [o for o in _options() if not taken & {*o.opts}] + help_last
+
+
+@functools.cache
+def _options() -> tuple[click.Parameter, ...]:
+    """One option per setting name, and one per section and name; those of components not chosen are hidden."""
+    chosen = _chosen()
+    found: list[click.Parameter] = []
+    plain: dict[str, list[tuple[str, str, Setting]]] = {}
+    for section, kinds in components().items():
+        for kind, settings in kinds.items():
+            for setting in settings:
+                plain.setdefault(setting.name, []).append((section, kind, setting))
+    for name, uses in plain.items():
+        shown = [u for u in uses if u[0] in ("plan", "train") or u[1] in chosen[u[0]]]
+        section, _, setting = (shown or uses)[0]
+        found.append(
+            _option(
+                f"--{name.replace('_', '-')}", name, setting, _help(shown or uses), _PANELS[section], hidden=not shown
+            )
+        )
+        for part in dict.fromkeys(u[0] for u in uses if u[0] not in ("plan", "train")):
+            flag = f"--{part}.{name.replace('_', '-')}"
+            found.append(_option(flag, f"{part}.{name}", setting, "", None, hidden=True))
+    return tuple(found)
+
+
+def _option(flag: str, key: str, setting: Setting, text: str, panel: str | None, *, hidden: bool) -> TyperOption:
+    names = [flag, f"--{key}"] if f"--{key}" != flag else [flag]
+    if setting.type is bool:
+        names = [f"{name}/--no-{name[2:]}" for name in names[:1]]
+
+    def store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if value is not None:
+            ctx.meta.setdefault(_META, {})[key] = value
+
+    return TyperOption(
+        param_decls=["flag_" + re.sub(r"\W", "_", key), *names],
+        type=click.Choice(setting.choices)
+        if setting.choices and "." not in key
+        else str
+        if setting.type is not bool
+        else bool,
+        default=None,
+        help=text,
+        metavar=None if setting.choices or setting.type is bool else setting.type.__name__.upper(),
+        hidden=hidden,
+        expose_value=False,
+        callback=store,
+        is_flag=True if setting.type is bool else None,
+        rich_help_panel=panel,
+        show_default=False,
+    )
+
+
+def _help(uses: Iterable[tuple[str, str, Setting]]) -> str:
+    texts: dict[str, list[str]] = {}
+    for _, kind, setting in uses:
+        default = "" if setting.required or setting.default is None else f" [{_plain(setting.default)}]"
+        texts.setdefault(setting.help + default, []).append(kind)
+    parts = [(f"{', '.join(k for k in kinds if k)}: " if any(kinds) else "") + text for text, kinds in texts.items()]
+    return "; ".join(parts[:4])
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _chosen() -> dict[str, list[str]]:
+    """The components named on the command line, also while the shell completes it."""
+    words = [*sys.argv, *os.environ.get("COMP_WORDS", "").split()]
+    chosen = {section: list(names) for section, names in _DEFAULTS.items()}
+    for i, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        section = _CHOICES.get(flag)
+        if section and (equals or i + 1 < len(words)):
+            names = (value if equals else words[i + 1]).split(",")
+            chosen[section] = [name.split(":")[0] for name in names]
+    return chosen
+
+
+def given(ctx: click.Context) -> dict[str, Any]:
+    """The flags that were given, by setting name."""
+    return dict(ctx.meta.get(_META, {}))
+
+
+def as_changes(flags: Mapping[str, Any], names: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Flags as changes of an experiment; ``names`` says which components each section has."""
+    known = components()
+    changes: dict[str, Any] = {}
+    for flag, value in flags.items():
+        part, dot, name = flag.rpartition(".")
+        holders = {
+            section: settings
+            for section, kinds in known.items()
+            if (not dot or section == part)
+            for settings in [_find(kinds, name, names.get(section, [""]))]
+            if settings is not None
+        }
+        text = f"--{flag.replace('_', '-')}"
+        if not holders:
+            owners = sorted(
+                {k for s, kinds in known.items() if not dot or s == part for k, v in kinds.items() if _has(v, name)}
+            )
+            chosen = ", ".join(k for kinds in names.values() for k in kinds if k)
+            raise InvalidInput(f"{text} is not a setting of {chosen}: it belongs to {', '.join(owners)}")
+        if len(holders) > 1:
+            ways = " or ".join(f"--{section}.{name.replace('_', '-')}" for section in holders)
+            raise InvalidInput(f"{text} could mean several things here: write {ways}")
+        section, setting = next(iter(holders.items()))
+        parsed = value if isinstance(value, bool) else _parsed(setting, value, text)
+        if section == "plan":
+            changes[name] = parsed
+        else:
+            changes.setdefault(section, {})[name] = parsed
+    return changes
+
+
+def _parsed(setting: Setting, value: str, text: str) -> Any:
+    try:
+        return setting.check(setting.parse(value), text)
+    except InvalidInput:
+        raise InvalidInput(f"{text} {value}: it must be {setting.allowed}") from None
+
+
+def _find(kinds: Mapping[str, tuple[Setting, ...]], name: str, chosen: Iterable[str]) -> Setting | None:
+    return next((s for kind in chosen for s in kinds.get(kind, ()) if s.name == name), None)
+
+
+def _has(settings: Iterable[Setting], name: str) -> bool:
+    return any(s.name == name for s in settings)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """``1..5``, ``1,3,7`` or ``4``."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\.\.(\d+))?\s*", part)
+        if not match:
+            raise InvalidInput(f"--seeds {text}: write 1..5 or 1,2,3")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise InvalidInput(f"--seeds {text}: {first} comes after {last}")
+        seeds += range(first, last + 1)
+    return list(dict.fromkeys(seeds))
+
+
+def known_component(kind: str, section: str, name: str) -> str:
+    if name not in components()[section]:
+        raise unknown(kind, name, components()[section])
+    return name

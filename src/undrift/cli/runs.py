@@ -1,0 +1,314 @@
+"""Commands that run things: run, compare, resume, show, demo."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from undrift import algorithms
+from undrift.cli.common import (
+    DEFAULT_LEDGER,
+    JsonOption,
+    LedgerOption,
+    QuietOption,
+    RootOption,
+    command_line,
+    console,
+    errors,
+    open_ledger,
+    say,
+)
+from undrift.cli.display import watching
+from undrift.cli.flags import ExperimentCommand, as_changes, given, parse_seeds
+from undrift.cli.showing import announce, print_json
+from undrift.core.errors import InvalidInput
+from undrift.data import data_root
+from undrift.experiment import Experiment, merge, parse_method, read_toml
+from undrift.history import History
+from undrift.ledger import Ledger, Run
+from undrift.report.table import cells, headers, render, sentences
+from undrift.report.verdict import comparison
+from undrift.runner import Result, Watcher, completed, resume_experiment, start_experiment
+
+ExperimentArgument = Annotated[
+    Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="A description; flags go on top of it.")
+]
+AlgorithmOption = Annotated[
+    str | None,
+    typer.Option(
+        "--algorithm",
+        "-a",
+        help="The method; `undrift algorithms` lists them.",
+        autocompletion=lambda: list(algorithms.algorithms()),
+    ),
+]
+DataOption = Annotated[str | None, typer.Option("--data", "-d", help="The data set; `undrift data` lists them.")]
+PartitionOption = Annotated[
+    str | None, typer.Option("--partition", "-p", help="Who holds what: dirichlet, iid, classes, ...")
+]
+ModelOption = Annotated[str | None, typer.Option("--model", "-m", help="The model; `undrift models` lists them.")]
+NameOption = Annotated[str | None, typer.Option("--name", help="What to call the run in the ledger.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(cls=ExperimentCommand)(run)
+    app.command(cls=ExperimentCommand)(compare)
+    app.command()(resume)
+    app.command()(demo)
+
+
+def description(
+    ctx: typer.Context,
+    toml: Path | None,
+    algorithm: list[str] | None,
+    data: str | None,
+    partition: str | None,
+    model: str | None,
+) -> dict[str, Any]:
+    """The experiment that a file and flags describe together, as plain values."""
+    base = read_toml(toml) if toml else {}
+    base.pop("algorithms", None)
+    base.pop("seeds", None)
+    chosen: dict[str, Any] = {}
+    for section, name in (("data", data), ("partition", partition), ("model", model)):
+        if name:
+            chosen[section] = {"name": name}
+    if algorithm and len(algorithm) == 1:
+        chosen["algorithm"] = parse_method(algorithm[0])
+    base = merge(base, chosen)
+    names = {
+        "algorithm": [text.split(":")[0] for text in algorithm] if algorithm else [_name(base, "algorithm", "fedavg")],
+        "data": [_name(base, "data", "digits")],
+        "partition": [_name(base, "partition", "column" if "client" in given(ctx) else "dirichlet")],
+        "model": [_name(base, "model", "mlp")],
+        "train": [""],
+        "plan": [""],
+    }
+    return merge(base, as_changes(given(ctx), names))
+
+
+def _name(values: dict[str, Any], section: str, default: str) -> str:
+    value = values.get(section, default)
+    return value if isinstance(value, str) else str(value.get("name", default))
+
+
+def run(
+    ctx: typer.Context,
+    experiment: ExperimentArgument = None,
+    algorithm: AlgorithmOption = None,
+    data: DataOption = None,
+    partition: PartitionOption = None,
+    model: ModelOption = None,
+    name: NameOption = None,
+    ledger: LedgerOption = DEFAULT_LEDGER,
+    root: RootOption = None,
+    print_toml: Annotated[
+        bool, typer.Option("--toml", help="Print the complete experiment as TOML and do not run it.")
+    ] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run one experiment: from a TOML file, from flags, or both.
+
+    undrift run --algorithm fedtrip --mu 0.4 --partition dirichlet --alpha 0.1 --clients 50 --participate 5
+
+    Every setting of the method, the partition, the model and the training is a flag: see
+    `undrift run --algorithm NAME --help`.
+    """
+    values = description(ctx, experiment, [algorithm] if algorithm else None, data, partition, model)
+    if name:
+        values["name"] = name
+    built = Experiment.build(values, str(experiment) if experiment else "command line")
+    if print_toml:
+        sys.stdout.write(built.to_toml())
+        return
+    with open_ledger(ledger, create=True) as book:
+        result = _guarded(book, [built], root, quiet)[0]
+        announce(result, as_json)
+
+
+def compare(
+    ctx: typer.Context,
+    experiment: ExperimentArgument = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            "--algorithms", "-a", help="Methods, with commas; `name:key=value` sets one; `all` for every one."
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="Seeds: 1..5 or 1,2,3.")] = "1..3",
+    data: DataOption = None,
+    partition: PartitionOption = None,
+    model: ModelOption = None,
+    name: NameOption = None,
+    again: Annotated[
+        bool, typer.Option("--resume", help="Keep what an earlier, interrupted comparison of the same name has done.")
+    ] = False,
+    ledger: LedgerOption = DEFAULT_LEDGER,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Compare methods over seeds, on the same data, partition and initial model.
+
+    undrift compare --algorithms fedavg,fedtrip:mu=1 --seeds 1..5 --target 0.9
+
+    Ends with a table: accuracy, and rounds, bytes, MACs and seconds to the target, each with its ratio to FedAvg.
+    """
+    listed = read_toml(experiment).get("algorithms") if experiment else None
+    texts = (
+        algorithm.split(",") if algorithm else [str(t) for t in listed or ["fedavg", "fedprox", "scaffold", "fedtrip"]]
+    )
+    if texts == ["all"]:
+        texts = list(algorithms.algorithms())
+    methods = _with_controls([parse_method(text) for text in texts])
+    values = description(ctx, experiment, [str(m["name"]) for m in methods], data, partition, model)
+    experiments = _grid(values, methods, parse_seeds(seeds), name or "compare")
+    with open_ledger(ledger, create=True) as book:
+        results = _guarded(book, experiments, root, quiet, again=again)
+        target = experiments[0].plan.target
+        _table([r.history for r in results], target, as_json, book.path)
+
+
+def _with_controls(methods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The methods, and those that must be shown beside them."""
+    names = [m["name"] for m in methods]
+    for method in list(methods):
+        for control in algorithms.algorithms()[method["name"]].controls:
+            if control not in names:
+                names.append(control)
+                methods.append({"name": control})
+    return methods
+
+
+def _grid(values: dict[str, Any], methods: list[dict[str, Any]], seeds: Sequence[int], group: str) -> list[Experiment]:
+    shared = dict(values)
+    common = {k: v for k, v in dict(shared.pop("algorithm", {})).items() if k != "name"}
+    known = {name: {s.name for s in cls.settings()} for name, cls in algorithms.algorithms().items()}
+    found = []
+    for method in methods:
+        section = {k: v for k, v in common.items() if k in known[method["name"]]} | method
+        for seed in seeds:
+            built = Experiment.build({**shared, "algorithm": section, "seed": seed}, "comparison")
+            tag = ":".join([method["name"], *(f"{k}={v}" for k, v in method.items() if k != "name")])
+            found.append(replace(built, name=f"{group}/{tag}/seed{seed}"))
+    return found
+
+
+def _guarded(
+    book: Ledger, experiments: Sequence[Experiment], root: Path | None, quiet: bool, again: bool = False
+) -> list[Result]:
+    """Run experiments one after the other; Ctrl-C says how to go on."""
+    results: list[Result] = []
+    dataset = experiments[0].data.load(data_root(root))
+    taken = {run.name: run for run in book.runs()}
+    done = False
+    try:
+        with watching(quiet) as watch:
+            for experiment in (completed(e, dataset) for e in experiments):
+                earlier = taken.get(experiment.name) if again else None
+                results.append(_one(book, experiment, earlier, root, dataset, watch))
+        done = True
+    finally:
+        if not done:
+            _say_how_to_resume(book, len(experiments) > 1)
+    return results
+
+
+def _one(
+    book: Ledger, experiment: Experiment, earlier: Run | None, root: Path | None, dataset: Any, watch: Watcher
+) -> Result:
+    if earlier is not None and earlier.experiment == json.loads(json.dumps(experiment.values())):
+        if earlier.status == "finished":
+            return Result(History.of(book, earlier), None, earlier, book.path)
+        return resume_experiment(earlier, book, root=root, watch=watch)
+    extra = {"command": command_line()}
+    return start_experiment(experiment, book, root=root, dataset=dataset, watch=watch, extra=extra)
+
+
+def _say_how_to_resume(book: Ledger, several: bool) -> None:
+    stopped = [run for run in book.runs() if run.status == "stopped"]
+    if not stopped:
+        return
+    run = stopped[-1]
+    where = "" if book.path == DEFAULT_LEDGER else f" --ledger {book.path}"
+    errors.print(f"stopped after round {run.rounds} of {run.experiment['rounds']}; nothing recorded is lost.")
+    if several:
+        errors.print(f"To go on: [bold]{escape(command_line())} --resume[/]")
+    else:
+        errors.print(f"To go on: [bold]undrift resume {escape(run.name)}{escape(where)}[/]")
+
+
+def resume(
+    name: Annotated[str, typer.Argument(metavar="RUN", help="Name, number or unique beginning of a run.")],
+    ledger: LedgerOption = DEFAULT_LEDGER,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="Go on to this round instead of the planned one.")
+    ] = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Go on with a run that was stopped or killed; it ends with the same bits as if it had not been."""
+    with open_ledger(ledger) as book:
+        found = book.run(name)
+        if found.status == "finished" and (rounds is None or rounds <= found.rounds):
+            raise InvalidInput(f"run {found.name!r} is finished after {found.rounds} rounds; --rounds extends it")
+        done = False
+        try:
+            with watching(quiet) as watch:
+                result = resume_experiment(found, book, root=root, watch=watch, rounds=rounds)
+            done = True
+        finally:
+            if not done:
+                _say_how_to_resume(book, False)
+        announce(result, as_json)
+
+
+def _table(histories: Sequence[History], target: float | None, as_json: bool, path: Path) -> None:
+    found = comparison(histories, target)
+    if as_json:
+        print_json([dict(zip(headers(found), cells(found, row), strict=True)) for row in found.rows])
+        return
+    console.print(render(found))
+    for sentence in sentences(found):
+        say(escape(sentence))
+    say(f"ledger: [bold]{escape(str(path))}[/]")
+
+
+def demo(
+    ledger: LedgerOption = Path("runs/demo.sqlite"),
+    report: Annotated[Path, typer.Option("--report", help="Where to write the report.")] = Path("runs/demo.html"),
+    quiet: QuietOption = False,
+) -> None:
+    """Compare four methods over three seeds on skewed handwritten digits, in under a minute."""
+    say("1,437 handwritten digits, unevenly held by 50 clients (Dirichlet 0.1); 10 of them take part in each round.")
+    values = {
+        "data": "digits",
+        "model": "mlp",
+        "partition": {"name": "dirichlet", "alpha": 0.1},
+        "train": {"lr": 0.1, "batch_size": 16, "epochs": 2},
+        "clients": 50,
+        "participate": 10,
+        "rounds": 80,
+        "target": 0.85,
+    }
+    methods = [{"name": n} for n in ("fedavg", "fedprox", "scaffold", "fedtrip")]
+    with open_ledger(ledger, create=True) as book:
+        results = _guarded(book, _grid(values, methods, [1, 2, 3], "demo"), None, quiet)
+        _table([r.history for r in results], 0.85, False, book.path)
+        _report([r.run for r in results if r.run is not None], book, report)
+
+
+def _report(runs: Sequence[Run], book: Ledger, path: Path) -> None:
+    from undrift.report.page import write_report
+
+    write_report(book, list(runs), path, force=True)
+    say(f"report: [bold]{escape(str(path))}[/]")
