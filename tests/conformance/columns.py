@@ -1,0 +1,91 @@
+"""Where the methods of the table run. ``serial`` is the reference; every other column must agree with it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from undrift.core.client import Request, decode_reply
+from undrift.core.federation import Federation
+from undrift.core.reduce import Reply
+from undrift.core.runtime import Runtime, Task
+
+
+class Helper:
+    """One other process for all tests. It gets bytes, and has the models' code and one client's data at a time."""
+
+    @cached_property
+    def process(self) -> subprocess.Popen[bytes]:
+        here = Path(__file__).resolve()
+        return subprocess.Popen(
+            [sys.executable, str(here.with_name("elsewhere.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=here.parents[1],
+        )
+
+    def ask(self, kind: str, request: bytes) -> bytes:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([kind, len(request)]).encode() + b"\n" + request)
+        self.process.stdin.flush()
+        size = int(self.process.stdout.readline() or -1)
+        assert size >= 0, "the other process has died; its error is above"
+        return self.process.stdout.read(size)
+
+    def close(self) -> None:
+        if "process" in self.__dict__:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.communicate()
+
+
+HELPER = Helper()
+
+
+class Elsewhere(Runtime):
+    """Every client works in the other process, from bytes alone."""
+
+    name = "elsewhere"
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.kind = type(federation.module).__name__
+
+    def replies(self, task: Task) -> Iterator[Reply]:
+        for place, client in enumerate(task.cohort.ids.tolist()):
+            kept = task.kept[client]
+            request = Request(
+                method=task.method.name(),
+                settings=task.method.values(),
+                client=client,
+                round=task.cohort.round,
+                seed=self.federation.seed,
+                training=self.federation.training.values(),
+                down=task.down.row(place).encode(),
+                kept=kept.encode(),
+                survey=task.survey,
+                first=task.first.encode() if task.first is not None else b"",
+            )
+            yield decode_reply(task.method, HELPER.ask(self.kind, request.encode()), task.survey)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A runtime and how closely it agrees with the serial one. 0: bit for bit."""
+
+    name: str
+    make: Callable[[Federation], Runtime]
+    tolerance: float = 0.0
+    leaves_out: tuple[str, ...] = ()  # methods that it refuses
+
+    def __str__(self) -> str:
+        return self.name
+
+
+COLUMNS = [Column("elsewhere", Elsewhere)]
