@@ -64,7 +64,7 @@ class Double(Algorithm[Server, Nothing, Down, Up]):
 class DOMO(Double):
     title: ClassVar[str] = "DOMO"
     paper: ClassVar[str] = "Xu, Huang, Zhang, Huang, Coordinating momenta for cross-silo federated learning, AAAI 2022"
-    cost: ClassVar[Cost] = Cost(down="d", flops="2 K d")
+    cost: ClassVar[Cost] = Cost(down="d", flops="2 * K * d")
     refuses_momentum: ClassVar[str] = "it has its own, mu_l"
 
     def client_update(self, down: Down, me: Nothing, local: Local) -> tuple[Up, Nothing]:
@@ -76,7 +76,7 @@ class DOMO(Double):
 class DOMOS(Double):
     title: ClassVar[str] = "DOMO-S"
     paper: ClassVar[str] = DOMO.paper
-    cost: ClassVar[Cost] = Cost(down="d", flops="4 K d")
+    cost: ClassVar[Cost] = Cost(down="d", flops="4 * K * d")
     refuses_momentum: ClassVar[str] = "it has its own, mu_l"
 
     def client_update(self, down: Down, me: Nothing, local: Local) -> tuple[Up, Nothing]:

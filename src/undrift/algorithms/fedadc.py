@@ -28,7 +28,7 @@ class FedADC(Algorithm[Server, Nothing, Down, Displaced]):
     paper: ClassVar[str] = (
         "Ozfatura, Ozfatura, Gündüz, FedADC: accelerated federated learning with drift control, ISIT 2021"
     )
-    cost: ClassVar[Cost] = Cost(down="d", flops="2 K d")
+    cost: ClassVar[Cost] = Cost(down="d", flops="2 * K * d")
     refuses_momentum: ClassVar[str] = "the embedded server momentum takes its place"
 
     beta_g: Annotated[

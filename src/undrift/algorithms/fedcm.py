@@ -26,7 +26,7 @@ class Down(Message):
 class FedCM(Algorithm[Server, Nothing, Down, Displaced]):
     title: ClassVar[str] = "FedCM"
     paper: ClassVar[str] = "Xu et al., FedCM: federated learning with client-level momentum, arXiv:2106.10874, 2021"
-    cost: ClassVar[Cost] = Cost(down="d", flops="2 K d")
+    cost: ClassVar[Cost] = Cost(down="d", flops="2 * K * d")
     refuses_momentum: ClassVar[str] = "its direction is already a momentum, and its scale assumes plain steps"
 
     alpha: Annotated[float, "share α of the client's own gradient", between(0, 1, "it is a mixture")] = 0.1

@@ -29,7 +29,7 @@ class FedExP(Algorithm[Server, Nothing, Broadcast, Up]):
     paper: ClassVar[str] = (
         "Jhunjhunwala, Wang, Joshi, FedExP: speeding up federated averaging via extrapolation, ICLR 2023"
     )
-    cost: ClassVar[Cost] = Cost(flops="2 d")
+    cost: ClassVar[Cost] = Cost(flops="2 * d")
 
     eps: Annotated[float, "ε in the denominator; shrinks with the square of the learning rate", nonnegative()] = 1e-3
     eps_scale: Annotated[Literal["cohort", "one"], "ε times |S| (authors' code) or as it is (paper)"] = "cohort"

@@ -37,7 +37,7 @@ class FedMRUR(Algorithm[Server, Nothing, Down, Up]):
         "An et al., Federated learning with manifold regularization and normalized update reaggregation, NeurIPS 2023"
     )
     cost: ClassVar[Cost] = Cost(
-        down="d", gradients="n * E if sam else 0", forwards="n * E if regulariser and gamma else 0", flops="5 K d"
+        down="d", gradients="n * E if sam else 0", forwards="n * E if regulariser and gamma else 0", flops="5 * K * d"
     )
     refuses_momentum: ClassVar[str] = "its direction is already a momentum, and its scale assumes plain steps"
 

@@ -33,7 +33,7 @@ class FedNAG(Algorithm[Server, Nothing, Down, Up]):
     paper: ClassVar[str] = (
         "Yang et al., Federated learning with Nesterov accelerated gradient, IEEE Trans. Parallel Distrib. Syst. 2022"
     )
-    cost: ClassVar[Cost] = Cost(down="d", up="d", flops="4 K d")
+    cost: ClassVar[Cost] = Cost(down="d", up="d", flops="4 * K * d")
     refuses_momentum: ClassVar[str] = "it carries its own momentum gamma from round to round"
 
     gamma: Annotated[float, "momentum γ", between(0, 1, "at 1 no gradient is ever forgotten", open_high=True)] = 0.5

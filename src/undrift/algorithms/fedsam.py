@@ -25,7 +25,7 @@ def sharp(local: Local, x: Tensor, b: Batch, rho: float) -> Tensor:
 class FedSAM(Averaging[Nothing]):
     title: ClassVar[str] = "FedSAM"
     paper: ClassVar[str] = PAPER
-    cost: ClassVar[Cost] = Cost(gradients="n * E", flops="3 K d")
+    cost: ClassVar[Cost] = Cost(gradients="n * E", flops="3 * K * d")
 
     rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.1
 
@@ -46,7 +46,7 @@ class Down(Message):
 class MoFedSAM(Algorithm[Server, Nothing, Down, Displaced]):
     title: ClassVar[str] = "MoFedSAM"
     paper: ClassVar[str] = PAPER
-    cost: ClassVar[Cost] = Cost(down="d", gradients="n * E", flops="5 K d")
+    cost: ClassVar[Cost] = Cost(down="d", gradients="n * E", flops="5 * K * d")
     refuses_momentum: ClassVar[str] = "its direction is already a momentum, and its scale assumes plain steps"
 
     rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.1

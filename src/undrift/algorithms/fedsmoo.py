@@ -42,7 +42,7 @@ class FedSMOO(Algorithm[Server, Client, Down, Up]):
     paper: ClassVar[str] = (
         "Sun et al., Dynamic regularized sharpness aware minimization in federated learning, ICML 2023"
     )
-    cost: ClassVar[Cost] = Cost(down="d", up="d", kept="2 * d", gradients="n * E", flops="9 K d")
+    cost: ClassVar[Cost] = Cost(down="d", up="d", kept="2 * d", gradients="n * E", flops="9 * K * d")
 
     rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.1
     lambda_p: Annotated[float, "proximal weight λ_p", nonnegative("a negative one pushes away from w")] = 0.1

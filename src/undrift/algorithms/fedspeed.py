@@ -29,7 +29,7 @@ class FedSpeed(Algorithm[Server, Client, Broadcast, Trained]):
         "Sun et al., FedSpeed: larger local interval, less communication round, and higher generalization accuracy, "
         "ICLR 2023"
     )
-    cost: ClassVar[Cost] = Cost(kept="d", gradients="n * E", flops="6 K d")
+    cost: ClassVar[Cost] = Cost(kept="d", gradients="n * E", flops="6 * K * d")
 
     rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.1
     lambda_p: Annotated[float, "proximal weight λ_p", nonnegative("a negative one pushes away from w")] = 0.1

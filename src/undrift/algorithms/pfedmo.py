@@ -42,7 +42,7 @@ class Up(Upload):
 class PFedMo(Algorithm[Server, Nothing, Down, Up]):
     title: ClassVar[str] = "pFedMo"
     paper: ClassVar[str] = "Fu, Yang, Hu, Bao, Personalized federated learning with contrastive momentum, 2024"
-    cost: ClassVar[Cost] = Cost(down="d", up="d", flops="4 K d")
+    cost: ClassVar[Cost] = Cost(down="d", up="d", flops="4 * K * d")
     refuses_momentum: ClassVar[str] = "it carries its own momentum gamma from round to round"
     needs_public: ClassVar[bool] = True
     controls: ClassVar[tuple[str, ...]] = ("fednag",)
