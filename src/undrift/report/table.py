@@ -69,17 +69,23 @@ def _own(row: Row) -> str:
     return words.rounds(cost.per_seed_mean)
 
 
-def render(comparison: Comparison) -> Table:
-    """The table for a terminal."""
+NARROW, FEW = 150, 5  # below this width, up to so many methods stand side by side instead of below each other
+
+
+def render(comparison: Comparison, width: int = NARROW) -> Table:
+    """The table for a terminal: a row per method, or a column per method where the terminal is narrow."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=_title(comparison), caption=_caption(comparison), caption_justify="left", title_justify="left")
-    for place, title in enumerate(headers(comparison)):
+    lines = [headers(comparison), *(cells(comparison, row) for row in comparison.rows)]
+    beside = width < NARROW and len(comparison.rows) <= FEW
+    if beside:
+        lines = [list(line) for line in zip(*lines, strict=True)]
+    for place, title in enumerate(lines[0]):
         table.add_column(Text(title), justify="left" if place == 0 else "right", overflow="fold")
-    for row in comparison.rows:
-        style = "bold" if comparison.is_baseline(row) else ""
-        table.add_row(*(Text(cell) for cell in cells(comparison, row)), style=style)
+    for line in lines[1:]:
+        table.add_row(*(Text(cell) for cell in line))
     return table
 
 

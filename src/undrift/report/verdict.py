@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -21,7 +21,7 @@ from undrift.history import COSTS, History
 from undrift.report import words
 from undrift.report.groups import Floats, Group, grouped, restricted
 
-DRAWS = 2000
+DRAWS = 1000
 ENOUGH = 3  # pairs of seeds below which no difference is called clear
 # 97.5 % quantiles of Student's t for 1, 2, .. degrees of freedom; the normal one beyond.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
@@ -125,120 +125,155 @@ class Comparison:
 
 def comparison(histories: Sequence[History], target: float | None = None) -> Comparison:
     """Compare runs, grouped by method over seeds."""
-    if target is not None and not 0 < target <= 1:
-        raise InvalidInput(f"target = {target:g}: it must be a share in (0, 1], for example 0.9 for 90 %")
-    groups, warnings = grouped(histories)
-    if not groups:
-        raise InvalidInput("there is nothing to compare: none of the runs has an evaluated round")
-    baselines: dict[str, Group] = {}
-    for group in groups:
-        best = baselines.get(group.scene)
-        if best is None or (group.name == "fedavg" and best.name != "fedavg"):
-            baselines[group.scene] = group
-    metric = "accuracy" if any(g.metric == "accuracy" for g in groups) else "loss"
-    target, source = _target(groups, next(iter(baselines.values())), target)
-    if target is None and metric == "loss":
-        warnings.append("these data have no classes: there is a loss, no accuracy, and so no target to reach")
-    rows = tuple(_row(group, baselines[group.scene], target) for group in groups)
-    named = {scene: group.label for scene, group in baselines.items()}
-    found = Comparison(rows, named, metric, target, source, "", (), tuple(warnings))
-    verdicts = tuple(_sentence(row, found) for row in rows if not found.is_baseline(row))
-    headline = _headline(found)
-    return Comparison(rows, named, metric, target, source, headline, verdicts, tuple(warnings))
+    return Comparer(histories).at(target)
 
 
-def crossing(mean: Floats, target: float) -> NDArray[np.int64]:
-    """For each row, the place of its first value that is at least the target; -1 where there is none."""
-    hit = np.nan_to_num(mean, nan=-math.inf) >= target
-    return np.where(hit.any(axis=-1), hit.argmax(axis=-1), -1)
+class Comparer:
+    """Compares the same runs at one target after another; what does not depend on the target is worked out once."""
+
+    def __init__(self, histories: Sequence[History]) -> None:
+        self.groups, self.warnings = grouped(histories)
+        if not self.groups:
+            raise InvalidInput("there is nothing to compare: none of the runs has an evaluated round")
+        baselines: dict[str, Group] = {}
+        for group in self.groups:
+            best = baselines.get(group.scene)
+            if best is None or (group.name == "fedavg" and best.name != "fedavg"):
+                baselines[group.scene] = group
+        self.baselines = baselines
+        self.metric = "accuracy" if any(g.metric == "accuracy" for g in self.groups) else "loss"
+        if self.metric == "loss":
+            self.warnings.append("these data have no classes: there is a loss, no accuracy, and so no target to reach")
+        self._mean = {group.label: _Curves(group, _mean_and_each(len(group.runs))) for group in self.groups}
+        self._pairs = {group.label: _Pair.of(group, baselines[group.scene]) for group in self.groups}
+
+    def at(self, target: float | None) -> Comparison:
+        """The comparison at a target; without one, at the runs' own, or at what the baseline reached."""
+        if target is not None and not 0 < target <= 1:
+            raise InvalidInput(f"target = {target:g}: it must be a share in (0, 1], for example 0.9 for 90 %")
+        target, source = self._target(target)
+        rows = tuple(self._row(group, target) for group in self.groups)
+        named = {scene: group.label for scene, group in self.baselines.items()}
+        found = Comparison(rows, named, self.metric, target, source, "", (), tuple(self.warnings))
+        verdicts = tuple(_sentence(row, found) for row in rows if not found.is_baseline(row))
+        return replace(found, headline=_headline(found), verdicts=verdicts)
+
+    def _target(self, given: float | None) -> tuple[float | None, str]:
+        if given is not None or self.metric == "loss":
+            return (given if self.metric == "accuracy" else None), "given"
+        planned = {float(r.experiment["target"]) for g in self.groups for r in g.runs if r.experiment.get("target")}
+        if len(planned) == 1:
+            return planned.pop(), "the target of the runs"
+        baseline = next(iter(self.baselines.values()))
+        chosen = math.floor(100 * self.best(baseline)) / 100
+        return (chosen, f"what {baseline.label} reached, rounded down") if chosen > 0 else (None, "")
+
+    def best(self, group: Group) -> float:
+        """The highest value of a group's mean curve."""
+        return float(np.nan_to_num(group.values.mean(axis=0), nan=0.0).max()) if len(group.at) else 0.0
+
+    def _row(self, group: Group, target: float | None) -> Row:
+        costs: dict[str, Cost] = {}
+        pair = self._pairs[group.label]
+        if target is not None and group.metric == "accuracy":
+            for column in COSTS:
+                value, *alone = (c if math.isfinite(c) else None for c in self._mean[group.label].spent(target, column))
+                costs[column] = Cost(value, tuple(alone), None if pair is None else pair.ratio(target, column))
+        return Row(
+            group=group,
+            final=Figure.of([run.final for run in group.runs]),
+            best=Figure.of([run.best for run in group.runs]),
+            costs=costs,
+            gain=None if pair is None else pair.gain,
+            rejected=sum(run.rejected for run in group.runs),
+            skipped=sum(run.skipped for run in group.runs),
+        )
 
 
-def _target(groups: Sequence[Group], baseline: Group, given: float | None) -> tuple[float | None, str]:
-    if given is not None:
-        return given, "given"
-    planned = {float(run.experiment["target"]) for g in groups for run in g.runs if run.experiment.get("target")}
-    if len(planned) == 1:
-        return planned.pop(), "the target of the runs"
-    if baseline.metric != "accuracy" or not len(baseline.at):
-        return None, ""
-    top = float(np.nan_to_num(baseline.values.mean(axis=0), nan=0.0).max())
-    chosen = math.floor(100 * top) / 100
-    return (chosen, f"what {baseline.label} reached, rounded down") if chosen > 0 else (None, "")
+class _Curves:
+    """Weighted means over the seeds of a group, one for each row of weights, and where they cross a target."""
+
+    def __init__(self, group: Group, weights: Floats) -> None:
+        self.weights = weights
+        known, values = np.isfinite(group.values), np.nan_to_num(group.values)
+        mean = np.where((weights @ ~known) > 0, -math.inf, weights @ values)  # a gap counts only where it has weight
+        self.so_far = np.maximum.accumulate(mean, axis=1)
+        self.totals = {column: group.costs(column) for column in COSTS}
+        self._crossing: tuple[float, NDArray[np.int64]] = (math.nan, np.empty(0, np.int64))
+
+    def crossing(self, target: float) -> NDArray[np.int64]:
+        """The place of the first mean that is at least the target, by bisection; the length where there is none."""
+        if self._crossing[0] != target:
+            rows, length = np.arange(len(self.so_far)), self.so_far.shape[1]
+            low, high = np.zeros(len(rows), np.int64), np.full(len(rows), length)
+            for _ in range(length.bit_length()):
+                middle = np.minimum((low + high) // 2, length - 1)
+                below = (self.so_far[rows, middle] < target - 1e-12) & (low < high)  # rounding of the mean
+                low, high = np.where(below, middle + 1, low), np.where(below, high, np.minimum(middle, high))
+            self._crossing = target, low
+        return self._crossing[1]
+
+    def spent(self, target: float, column: str) -> Floats:
+        """The mean cost where each mean curve meets the target; infinite where it does not."""
+        place, totals = self.crossing(target), self.totals[column]
+        if not totals.shape[1]:
+            return np.full(len(place), math.inf)
+        met = place < totals.shape[1]
+        cost = (self.weights * totals[:, np.where(met, place, 0)].T).sum(axis=1)
+        return np.where(met, cost, math.inf)
 
 
-def _row(group: Group, baseline: Group, target: float | None) -> Row:
-    finals, bests = [run.final for run in group.runs], [run.best for run in group.runs]
-    costs: dict[str, Cost] = {}
-    if target is not None and group.metric == "accuracy":
-        place = int(crossing(group.values.mean(axis=0), target))
-        alone = [run.reached(target) for run in group.runs]
-        for column in COSTS:
-            value = float(group.costs(column).mean(axis=0)[place]) if place >= 0 else None
-            each = tuple(None if r is None else float(getattr(r, column)) for r in alone)
-            ratio = None if group is baseline else _ratio(group, baseline, target, column)
-            costs[column] = Cost(value, each, ratio)
-    gain = None if group is baseline or group.metric != baseline.metric else _gain(group, baseline)
-    rejected, skipped = sum(r.rejected for r in group.runs), sum(r.skipped for r in group.runs)
-    return Row(group, Figure.of(finals), Figure.of(bests), costs, gain, rejected, skipped)
+class _Pair:
+    """A group against its baseline on the seeds that both have: each bootstrap draw takes the same seeds of both."""
+
+    def __init__(self, group: Group, baseline: Group, seeds: Sequence[int]) -> None:
+        weights = _weights(len(seeds))
+        mine, theirs = restricted(group, seeds), restricted(baseline, seeds)
+        self.seeds = len(seeds)
+        self._mine, self._theirs = _Curves(mine, weights), _Curves(theirs, weights)
+        difference = np.array([a.final - b.final for a, b in zip(mine.runs, theirs.runs, strict=True)])
+        self.gain = _interval(weights @ difference, self.seeds)
+
+    @classmethod
+    def of(cls, group: Group, baseline: Group) -> _Pair | None:
+        seeds = sorted(set(group.seeds) & set(baseline.seeds))
+        if group is baseline or group.metric != baseline.metric or not seeds:
+            return None
+        return cls(group, baseline, seeds)
+
+    def ratio(self, target: float, column: str) -> Interval | None:
+        """The baseline's cost to target over the group's. Not reached counts as infinitely dear in the bootstrap."""
+        mine, theirs = self._mine.spent(target, column), self._theirs.spent(target, column)
+        if not math.isfinite(mine[0]) or not math.isfinite(theirs[0]) or mine[0] == 0:
+            return None  # one of the two did not reach it: there is no ratio to speak of
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return _interval(theirs / mine, self.seeds)  # both not reached: not a number, left out of the interval
 
 
-def _paired(group: Group, baseline: Group) -> tuple[Group, Group]:
-    common = sorted(set(group.seeds) & set(baseline.seeds))
-    return restricted(group, common), restricted(baseline, common)
+def _mean_and_each(runs: int) -> Floats:
+    return np.vstack([np.full(runs, 1 / runs), np.eye(runs)])
 
 
-def _weights(pairs: int, *purpose: str) -> Floats:
-    """How often each pair counts: first once each, then ``DRAWS`` bootstrap draws, as shares."""
-    words_ = rng.bits(rng.key(0, "bootstrap", *purpose), DRAWS * pairs) % np.uint64(pairs)
+def _weights(pairs: int) -> Floats:
+    """How much each pair counts: first all the same, then in ``DRAWS`` bootstrap draws."""
     counts = np.zeros((DRAWS + 1, pairs))
     counts[0] = 1
-    np.add.at(counts, (np.repeat(np.arange(1, DRAWS + 1), pairs), words_.astype(np.int64)), 1)
-    return counts / pairs
+    drawn = (rng.bits(rng.key(0, "bootstrap"), DRAWS * pairs) % np.uint64(pairs)).astype(np.int64)
+    np.add.at(counts, (np.repeat(np.arange(1, DRAWS + 1), pairs), drawn), 1)
+    return counts / pairs if pairs > 1 else counts[:1]
 
 
 def _interval(draws: Floats, pairs: int) -> Interval:
     """Percentiles widened for few seeds: at the level that Student's t has where the bootstrap takes the normal."""
     value = float(draws[0])
-    if pairs < 2:
+    known = np.sort(draws[1:][~np.isnan(draws[1:])])
+    if pairs < 2 or not len(known):
         return Interval(value, math.nan, math.nan, pairs)
     t = _T[pairs - 2] if pairs - 2 < len(_T) else 1.96
     level = NormalDist().cdf(-math.sqrt(pairs / (pairs - 1)) * t)
-    known = np.sort(draws[1:][~np.isnan(draws[1:])])
-    if not len(known):
-        return Interval(value, math.nan, math.nan, pairs)
     low = known[math.floor(level * (len(known) - 1))]
     high = known[math.ceil((1 - level) * (len(known) - 1))]
     return Interval(value, float(low), float(high), pairs)
-
-
-def _ratio(group: Group, baseline: Group, target: float, column: str) -> Interval | None:
-    """The baseline's cost to target over the group's. Not reached counts as infinitely dear inside the bootstrap."""
-    if baseline.metric != "accuracy":
-        return None
-    mine, theirs = _paired(group, baseline)
-    pairs = len(mine.runs)
-    if not pairs:
-        return None
-    weights = _weights(pairs)
-    spent = []
-    for g in (theirs, mine):
-        place = crossing(weights @ g.values, target) if len(g.at) else np.full(len(weights), -1)
-        totals = weights @ g.costs(column)
-        reached = totals[np.arange(len(weights)), np.maximum(place, 0)] if len(g.at) else place
-        spent.append(np.where(place >= 0, reached, math.inf))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        draws = spent[0] / spent[1]  # both not reached: inf / inf, not a number, left out of the interval
-    if not math.isfinite(draws[0]) or draws[0] == 0:
-        return None  # one of the two did not reach it: there is no ratio to speak of
-    return _interval(draws, pairs)
-
-
-def _gain(group: Group, baseline: Group) -> Interval | None:
-    mine, theirs = _paired(group, baseline)
-    if not mine.runs:
-        return None
-    difference = np.array([a.final - b.final for a, b in zip(mine.runs, theirs.runs, strict=True)])
-    return _interval(_weights(len(difference)) @ difference, len(difference))
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------
