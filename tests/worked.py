@@ -29,17 +29,22 @@ class Quadratic(nn.Module):
         return 0.5 * (sample[:, 0] * (self.w - sample[:, 1]) ** 2).sum(1, keepdim=True)
 
 
-def quadratics(
-    a: Sequence[Sequence[float]],
-    c: Sequence[Sequence[float]],
-    n: Sequence[int],
-    start: Sequence[float],
-    training: Training,
-    public: tuple[Sequence[float], Sequence[float]] | None = None,
-    seed: int = 0,
+class Slope(nn.Module):
+    """F(w) = <b, w>, with b as the sample: the gradient is b everywhere."""
+
+    def __init__(self, start: Sequence[float]) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+
+    def forward(self, sample: Tensor) -> Tensor:
+        return (sample * self.w).sum(1, keepdim=True)
+
+
+def _federation(
+    module: nn.Module, samples: Sequence[Any], n: Sequence[int], training: Training, public: Any = None, seed: int = 0
 ) -> Federation:
-    """Clients with quadratic losses; client i holds n_i copies of its sample."""
-    rows = [np.repeat([[ai, ci]], ni, axis=0) for ai, ci, ni in zip(a, c, n, strict=True)]
+    """Client i holds n_i copies of its sample, and the server may hold one of its own."""
+    rows = [np.repeat([sample], count, axis=0) for sample, count in zip(samples, n, strict=True)]
     if public is not None:
         rows.append(np.array([public]))
     x = torch.tensor(np.concatenate(rows), dtype=torch.float64)
@@ -47,7 +52,7 @@ def quadratics(
     total = int(offsets[-1])
     server_rows = np.array([total]) if public is not None else None
     return Federation(
-        module=Quadratic(start),
+        module=module,
         loss=lambda outputs, y: outputs.mean(),
         x=x,
         y=torch.zeros(len(x)),
@@ -58,6 +63,25 @@ def quadratics(
         public=server_rows,
         scoring=server_rows,
     )
+
+
+def quadratics(
+    a: Sequence[Sequence[float]],
+    c: Sequence[Sequence[float]],
+    n: Sequence[int],
+    start: Sequence[float],
+    training: Training,
+    public: tuple[Sequence[float], Sequence[float]] | None = None,
+    seed: int = 0,
+) -> Federation:
+    """Clients with quadratic losses; client i holds n_i copies of its sample."""
+    return _federation(Quadratic(start), list(zip(a, c, strict=True)), n, training, public, seed)
+
+
+def slopes(b: Sequence[Sequence[float]], n: Sequence[int] | None = None, **training: Any) -> Federation:
+    """Clients with linear losses <b_i, w>, from w = 0; unless said otherwise one step of length 1, so that d_i = b_i."""
+    settings = Training(**{"lr": 1.0, "batch_size": 0, "steps": 1} | training)
+    return _federation(Slope([0.0] * len(b[0])), b, n or [1] * len(b), settings, public=[0.0] * len(b[0]))
 
 
 def toy(**training: Any) -> Federation:
