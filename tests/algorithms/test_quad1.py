@@ -24,7 +24,7 @@ ADAPTIVE = {"server_lr": 0.1, "tau": 1e-3}
 
 def uneven_steps(**training: Any) -> Federation:
     """QUAD-1 with K = (2, 5): 5 and 15 equal samples in batches of 3."""
-    return quad1((5, 15), steps=None, batch_size=3, **training)
+    return quad1((5, 15), steps=None, epochs=1, batch_size=3, **training)
 
 
 ROWS: list[tuple[str, Callable[[], Federation], str, dict[str, Any], list[Pair]]] = [
