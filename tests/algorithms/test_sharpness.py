@@ -1,0 +1,81 @@
+"""FedSAM, MoFedSAM, FedSpeed, FedSMOO: gradients taken uphill, and the duals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from undrift.algorithms import create
+from undrift.core.errors import InvalidInput
+from undrift.core.training import Training
+from worked import play, quad1, quadratics, slopes, small, trajectory
+
+B = [(1.0, 0.0), (-0.5, 2.0)]
+
+
+def one_step(a: tuple[float, float], start: tuple[float, float], **training: Any) -> Any:
+    """Minus the direction of FedSAM's first step on 1/2 Σ a_j w_j², radius 0.3."""
+    settings = Training(**{"lr": 1.0, "batch_size": 0, "steps": 1} | training)
+    alone = quadratics([a], [(0, 0)], [1], start, settings)
+    return np.array(start) - trajectory(alone, "fedsam", 1, rho=0.3)[0]
+
+
+def test_the_gradient_uphill_of_a_quadratic() -> None:
+    g = np.array([3 * 0.6, 3 * -0.8])
+    np.testing.assert_allclose(one_step((3, 3), (0.6, -0.8)), g * (1 + 0.3 / 1), rtol=1e-11)  # |w - c| = 1
+    g, H = np.array([3 * 0.6, 2 * -0.8]), np.diag([3, 2])
+    np.testing.assert_allclose(one_step((3, 2), (0.6, -0.8)), g + 0.3 * H @ g / np.linalg.norm(g), rtol=1e-11)
+
+
+@pytest.mark.parametrize("mode", ["outer", "inner"])
+def test_weight_decay_neither_bends_the_ascent_nor_moves_with_it(mode: str) -> None:
+    plain = one_step((3, 2), (0.6, -0.8))
+    decayed = one_step((3, 2), (0.6, -0.8), weight_decay=0.1, decay_mode=mode)
+    np.testing.assert_allclose(decayed, plain + 0.1 * np.array([0.6, -0.8]), rtol=1e-13)
+
+
+def test_on_linear_losses_looking_uphill_has_no_effect() -> None:
+    assert trajectory(slopes(B), "fedsam", 3, rho=0.5) == trajectory(slopes(B), "fedavg", 3)
+
+
+@pytest.mark.parametrize("name", ["fedsam", "mofedsam", "fedspeed", "fedsmoo"])
+def test_at_a_minimum_there_is_no_perturbation_and_no_nan(name: str) -> None:
+    still = quadratics([(1, 2)], [(2, 1)], [1], [2.0, 1.0], Training(lr=0.1, batch_size=0, steps=2))
+    assert trajectory(still, name, 2, rho=0.5) == [[2, 1]] * 2
+
+
+@pytest.mark.parametrize("name", ["fedspeed", "fedsmoo"])
+def test_the_server_knows_the_mean_of_all_duals(name: str) -> None:
+    kept: dict[int, Any] = {}
+    for r in play(small(), name, 6, participate=2):
+        kept |= r.kept
+        h = sum(state.state.h for state in kept.values()) / 5
+        np.testing.assert_allclose(r.snapshot.server.h, h, rtol=0, atol=1e-14)
+    assert len(kept) > 2
+
+
+def test_at_fedspeeds_fixed_point_clients_stay_and_duals_cancel() -> None:
+    rounds = play(quad1(), "fedspeed", 1200, lambda_p=0.1, rho=0)
+    last, before = rounds[-1], rounds[-2]
+    for client, kept in last.kept.items():  # h_i + (w_i^K - w) has not changed: w_i^K = w
+        np.testing.assert_allclose(kept.state.h, before.kept[client].state.h, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(last.snapshot.server.h, [0, 0], atol=1e-9)
+
+
+def test_fedsmoos_common_ascent_has_the_radius() -> None:
+    for r in play(quad1(), "fedsmoo", 3, rho=0.2):
+        assert float(r.snapshot.server.s.norm()) == pytest.approx(0.2, rel=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("fedsam", {"rho": -0.1}), ("mofedsam", {"alpha": 1.5}), ("mofedsam", {"rho": -1.0}),
+        ("fedspeed", {"lambda_p": -0.1}), ("fedsmoo", {"rho": -0.1}),
+    ],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(name: str, settings: dict[str, float]) -> None:
+    with pytest.raises(InvalidInput, match=rf"{next(iter(settings))} = .* must be a number"):
+        create(name, **settings)
