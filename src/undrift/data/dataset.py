@@ -373,7 +373,7 @@ def _number(y: NDArray[Any], classes: int | None, first_row: int) -> tuple[NDArr
     if classes is not None and len(values) > classes:
         raise InvalidInput(f"{len(values)} different labels, but classes = {classes}")
     if len(values) < 2:
-        raise InvalidInput(f"every label is {values[0]!r}: a classification needs at least two classes")
+        raise InvalidInput(f"every label is {values.tolist()[0]!r}: a classification needs at least two classes")
     return numbered.astype(np.int64), tuple(str(v) for v in values.tolist()), classes or len(values)
 
 

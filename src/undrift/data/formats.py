@@ -63,7 +63,7 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
     if not path.is_file():
         raise InvalidInput(f"{path}: there is no such file")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             for key in needed:
                 if key not in archive:
                     raise InvalidInput(f"{path}: it has no array {key!r}, only {', '.join(archive.files)}")

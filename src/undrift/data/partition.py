@@ -352,14 +352,16 @@ class Classes(Partitioner):
     def assign(self, p: _Problem) -> tuple[Ints, Ints]:
         held = class_sets(p, self.classes_per_client)
         counts = np.zeros((p.clients, p.classes), np.int64)
-        sizes = np.zeros(p.clients, np.int64)
-        for c in range(p.classes):  # a class is split evenly; odd samples go to the holders that have least so far
+        behind = np.zeros(p.clients)  # how much less than its fair share each client has got so far
+        for c in range(p.classes):  # a class is split evenly; odd samples go to the holders that are furthest behind
             holders = np.flatnonzero((held == c).any(axis=1))
             share, odd = divmod(int(p.pools[c]), len(holders))
+            lucky = holders[np.argsort(-behind[holders], kind="stable")[:odd]]
             counts[holders, c] = share
-            lowest = holders[np.argsort(sizes[holders] + share, kind="stable")[:odd]]
-            counts[lowest, c] += 1
-            sizes += counts[:, c]
+            counts[lucky, c] += 1
+            behind[holders] += odd / len(holders)
+            behind[lucky] -= 1
+        sizes = counts.sum(axis=1)
         if self.equal:
             mine = np.take_along_axis(counts, held, axis=1)
             mine = np.minimum(largest_remainder(mine.astype(np.float64), int(sizes.min())), mine)
@@ -430,11 +432,7 @@ class Quantity(Partitioner):
             order, starts = p.by_class()
             label = p.labels[order]
             order = order[np.argsort((np.arange(p.samples) - starts[label] + 0.5) / p.pools[label], kind="stable")]
-            # Clients take turns in proportion to their sizes, so that nobody's stretch is a special one.
-        owners = np.repeat(np.arange(p.clients), sizes)
-        turn = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        owners = owners[np.argsort((turn + 0.5) / np.repeat(sizes, sizes), kind="stable")]
-        return owners, order[: len(owners)]
+        return np.repeat(np.arange(p.clients), sizes), order[: sizes.sum()]
 
 
 class Column(Partitioner):

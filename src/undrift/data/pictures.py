@@ -447,9 +447,9 @@ class Covidx(Published):
         if not keep.any():
             raise InvalidInput(f"{path}: no row is a frontal X-ray with a finding")
         files = [path.parent / "images" / name for name in table.columns["filename"][keep].tolist()]
-        for row, file in zip((np.flatnonzero(keep) + table.first_row).tolist(), files, strict=True):
+        for place, file in zip(np.flatnonzero(keep).tolist(), files, strict=True):
             if not file.is_file():
-                raise InvalidInput(f"{path}: row {row} names {file.name}, which is not in {file.parent}")
+                raise InvalidInput(f"{path}: row {table.rows[place]} names {file.name}, which is not in {file.parent}")
         covid = np.char.find(finding[keep].astype(str), "COVID-19") >= 0
         patient = table.columns["patientid"][keep].astype(str)
         return read_images(files, self.pixels, grey=True), covid.astype(np.int64), patient

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import json
 import os
 import shutil
@@ -173,7 +174,7 @@ def _download(name: str, file: File, layout: Layout, root: Path, progress: Progr
     except urllib.error.HTTPError as error:
         if error.code != 416:  # 416: the part is already complete
             raise InvalidInput(f"{name}: {file.url} answers {error.code}; {_by_hand(layout, root)}") from None
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         reason = getattr(error, "reason", error)
         raise InvalidInput(f"{name}: {file.url} cannot be reached ({reason}); {_by_hand(layout, root)}") from None
     else:

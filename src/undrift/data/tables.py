@@ -18,11 +18,11 @@ MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of a file. ``first_row`` is the number of the first sample as an editor or viewer counts rows."""
+    """Columns of a file. ``rows`` are the numbers of the samples' rows as an editor or viewer counts them."""
 
     path: Path
     columns: dict[str, NDArray[Any]]
-    first_row: int
+    rows: Sequence[int]
 
     def values(self, column: str) -> NDArray[Any]:
         """A column of labels or clients: whole numbers where all are, else texts; nothing missing."""
@@ -45,7 +45,7 @@ class Table:
             texts = np.array([("" if v is None else str(v)).strip() for v in data.tolist()])
             self._refuse_missing(column, np.isin(np.char.lower(texts), list(MISSING)))
             try:
-                return texts.astype(np.float64).astype(np.float32)
+                data = texts.astype(np.float64)
             except ValueError:
                 raise self._not_a_number(column, texts) from None
         self._refuse_missing(column, ~np.isfinite(data.astype(np.float64)))
@@ -56,12 +56,12 @@ class Table:
 
     def _refuse_missing(self, column: str, missing: NDArray[np.bool_]) -> None:
         if missing.any():
-            row = int(missing.argmax()) + self.first_row
+            row = self.rows[int(missing.argmax())]
             more = f" (and {int(missing.sum()) - 1} more)" if missing.sum() > 1 else ""
             raise InvalidInput(f"{self.path}: row {row} has no value in column {column!r}{more}")
 
     def _not_a_number(self, column: str, texts: NDArray[Any]) -> InvalidInput:
-        for row, text in enumerate(texts.tolist(), self.first_row):
+        for row, text in zip(self.rows, texts.tolist(), strict=True):
             try:
                 float(text)
             except ValueError:
@@ -96,7 +96,7 @@ def read_csv(path: Path, delimiter: str = ",") -> Table:
     if not rows:
         raise InvalidInput(f"{path}: it has a header but no rows")
     columns = zip(*rows, strict=True)
-    return Table(path, {name: np.array(values) for name, values in zip(header, columns, strict=True)}, first_row=2)
+    return Table(path, {name: np.array(values) for name, values in zip(header, columns, strict=True)}, lines)
 
 
 def read_parquet(path: Path) -> Table:
@@ -113,4 +113,4 @@ def read_parquet(path: Path) -> Table:
     if table.num_rows == 0:
         raise InvalidInput(f"{path}: it has no rows")
     columns = {name: np.asarray(table.column(name).to_numpy()) for name in table.column_names}
-    return Table(path, columns, first_row=1)
+    return Table(path, columns, range(1, table.num_rows + 1))

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
+from undrift.core.cost import profile
 from undrift.core.errors import unknown
 from undrift.data.dataset import Dataset
 from undrift.models.convnets import VGG16, AlexNet, CovidNet, FedADMCNN, FireNet, FireNetLight, HarNet
@@ -78,39 +78,17 @@ class ModelRow:
     settings: dict[str, Any]
 
 
-def macs(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """Multiply-accumulates of one sample's forward pass; biases, activations and norms are not counted."""
-    mode = module.training
-    module.eval()
-    counter = FlopCounterMode(display=False)
-    with counter, torch.no_grad():
-        module(torch.zeros(1, *shape))
-    module.train(mode)
-    return counter.get_total_flops() // 2
-
-
 def catalogue() -> list[ModelRow]:
-    """All models with their sizes, for tables. The caller's random stream is left alone."""
+    """All models with their sizes, for tables. They are made without memory for weights and without random numbers."""
     rows = []
     for name, kind in MODELS.items():
-        shape, classes = kind.example
-        with torch.random.fork_rng(devices=[]):
+        (shape, classes), settings = kind.example, kind().values()
+        with torch.device("meta"):
             module = kind().build(shape, classes)
-        parameters = sum(p.numel() for p in module.parameters())
-        rows.append(
-            ModelRow(
-                name,
-                kind.title,
-                kind.paper,
-                kind.loss,
-                shape,
-                classes,
-                parameters,
-                macs(module, shape),
-                kind().values(),
-            )
-        )
+            macs = profile(module, torch.zeros(1, *shape)).forward
+        count = sum(p.numel() for p in module.parameters())
+        rows.append(ModelRow(name, kind.title, kind.paper, kind.loss, shape, classes, count, macs, settings))
     return rows
 
 
-__all__ = ["LOSSES", "MODELS", "ModelRow", "ModelSpec", "build", "catalogue", "default_model", "macs", "spec"]
+__all__ = ["LOSSES", "MODELS", "ModelRow", "ModelSpec", "build", "catalogue", "default_model", "spec"]
