@@ -15,6 +15,7 @@ from undrift.core.client import Request, decode_reply
 from undrift.core.federation import Federation
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Runtime, Task
+from undrift.runtimes.processes import Processes
 
 
 class Helper:
@@ -88,4 +89,8 @@ class Column:
         return self.name
 
 
-COLUMNS = [Column("elsewhere", Elsewhere)]
+COLUMNS = [
+    Column("elsewhere", Elsewhere),
+    Column("processes(1)", lambda federation: Processes(federation, 1)),
+    Column("processes(2)", lambda federation: Processes(federation, 2)),
+]

@@ -10,13 +10,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import selectors
 import signal
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
@@ -87,6 +87,7 @@ class Processes(Runtime):
         self._method: tuple[Any, bytes] = (None, b"")
         self._pace = 0.0  # seconds per sample, as measured
         self._handles: dict[int, Handle] = {}
+        self._selector = selectors.DefaultSelector()
         self._data = self._share_data()
         self._board = self._segment("board", 8 * self.workers).read(0, (("board", "int64", (self.workers,)),))["board"]
         self._staff()
@@ -147,6 +148,10 @@ class Processes(Runtime):
         for segment in self._segments.values():
             segment.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_selector"):
+            self.close()
+
     # -- shared memory ------------------------------------------------------------------------------------------------
 
     def _segment(self, name: str, size: int) -> Segment:
@@ -194,6 +199,8 @@ class Processes(Runtime):
 
     def _staff(self) -> None:
         """Start the workers that are missing."""
+        if len(self._handles) == self.workers:
+            return
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([worker.__name__])
         for number in set(range(self.workers)) - set(self._handles):
@@ -206,6 +213,7 @@ class Processes(Runtime):
             theirs.close()
             self._board[number] = -1
             handle = self._handles[number] = Handle(number, process, ours)
+            self._selector.register(ours, selectors.EVENT_READ, handle)
             for name in ("data", "board"):
                 self._give(handle, name)
             ours.send(("setup", self._payload, self._data))
@@ -221,6 +229,7 @@ class Processes(Runtime):
         """End all workers, at once: they hold nothing that is not here."""
         for handle in self._handles.values():
             handle.process.kill()
+            self._selector.unregister(handle.conn)
             handle.conn.close()
         for handle in self._handles.values():
             handle.process.join()
@@ -230,27 +239,22 @@ class Processes(Runtime):
         """Have items done by the workers; results as they arrive."""
         waiting, left, deaths = deque(items), {place for place, _ in items}, Counter[int]()
         try:
+            self._staff()
+            for handle in list(self._handles.values()):
+                self._feed(handle, job, waiting)
             while left:
-                self._staff()
-                for handle in list(self._handles.values()):
-                    self._feed(handle, job, waiting)
-                by_source: dict[Any, Handle] = {}
-                for handle in self._handles.values():
-                    by_source |= {handle.conn: handle, handle.process.sentinel: handle}
-                signalled = connection.wait(list(by_source))
-                for handle in {id(by_source[source]): by_source[source] for source in signalled}.values():
+                for key, _ in self._selector.select():
+                    handle = key.data
                     try:
-                        while handle.conn.poll():
-                            for result in self._receive(handle, job):
-                                if result[0] in left:
-                                    left.discard(result[0])
-                                    yield result
-                            self._feed(handle, job, waiting)
-                        dead = not handle.process.is_alive()
-                    except (EOFError, ConnectionError):
-                        dead = True
-                    if dead:
+                        results = self._receive(handle, job)
+                    except (EOFError, ConnectionError):  # only the worker holds the other end: it is dead
                         self._bury(handle, job, waiting, deaths)
+                        self._staff()
+                        handle = self._handles[handle.number]
+                        results = []
+                    self._feed(handle, job, waiting)
+                    left.difference_update(place for place, _, _ in results)
+                    yield from results
         except BaseException:
             self._stop()  # workers may be in the middle of something: the next exchange starts new ones
             raise
@@ -269,8 +273,8 @@ class Processes(Runtime):
                     handle.conn.send(job.header)
                     handle.header = job
                 handle.conn.send(job.message(bundle))
-        except (BrokenPipeError, ConnectionError):
-            pass  # it died: seen by its sentinel
+        except ConnectionError:
+            pass  # it died: seen when its end of the connection closes
 
     def _receive(self, handle: Handle, job: Job) -> list[Result]:
         kind, *rest = handle.conn.recv()
@@ -299,6 +303,7 @@ class Processes(Runtime):
         """Take back what a dead worker had, and count its death against the item it was at."""
         handle.process.kill()
         handle.process.join()
+        self._selector.unregister(handle.conn)
         handle.conn.close()
         del self._handles[handle.number]
         back = [item for bundle in handle.given for item in bundle]
