@@ -109,11 +109,7 @@ def test_the_momentum_is_a_gradient_whatever_the_rate_and_the_steps(training: di
     rounds = play(federation, "fedmrur", 5, regulariser=False, normalise=False, alpha=0.2, rho=0.7)
     deltas = np.array([(1 - 0.8**t) * np.mean(b, axis=0) for t in range(1, 6)])
     np.testing.assert_allclose([r.snapshot.server.delta.tolist() for r in rounds], deltas, rtol=0, atol=1e-14)
-    rates = (
-        [federation.training.lr_at(t) * federation.training.steps for t in range(1, 6)]
-        if "steps" in training
-        else [federation.training.lr_at(t) for t in range(1, 6)]
-    )
+    rates = [federation.training.lr_at(t) * federation.training.steps_for(1) for t in range(1, 6)]
     walked = -np.cumsum(np.array(rates)[:, None] * deltas, axis=0)
     np.testing.assert_allclose([r.snapshot.server.x.tolist() for r in rounds], walked, rtol=0, atol=1e-14)
 
