@@ -240,6 +240,13 @@ class Ledger:
                     "UPDATE runs SET facts = ? WHERE id = ?", (json.dumps(dict(run.facts) | dict(facts)), run.id)
                 )
 
+    def set_rounds(self, run: Run, rounds: int) -> Run:
+        """Plan another number of rounds."""
+        with _explained(self.path):
+            text = json.dumps(dict(run.experiment) | {"rounds": rounds})
+            self._db.execute("UPDATE runs SET experiment = ? WHERE id = ?", (text, run.id))
+        return self._get(run.id)
+
     def delete(self, run: Run) -> None:
         with _explained(self.path):
             self._db.execute("DELETE FROM runs WHERE id = ?", (run.id,))

@@ -486,6 +486,8 @@ def resume_experiment(
         experiment = replace(experiment, plan=replace(experiment.plan, rounds=rounds))
     setting = prepare_experiment(experiment, root)
     check_same(run, setting)
+    if rounds is not None:
+        run = ledger.set_rounds(run, rounds)
     return execute(setting, ledger=ledger, run=run, watch=watch)
 
 

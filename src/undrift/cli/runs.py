@@ -277,7 +277,7 @@ def _table(histories: Sequence[History], target: float | None, as_json: bool, pa
     if as_json:
         print_json([dict(zip(headers(found), cells(found, row), strict=True)) for row in found.rows])
         return
-    console.print(render(found))
+    console.print(render(found, console.width))
     for sentence in sentences(found):
         say(escape(sentence))
     say(f"ledger: [bold]{escape(str(path))}[/]")

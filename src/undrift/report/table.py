@@ -20,12 +20,21 @@ _COSTS = {
 }
 
 
+def titles() -> list[str]:
+    """The names of the cost columns."""
+    first, *rest = _COSTS.values()
+    return [first, "seeds' own mean", *rest]
+
+
+def cost_headers(comparison: Comparison) -> list[str]:
+    if comparison.target is None:
+        return []
+    goal = words.target_words(comparison.target)
+    return [title if "own" in title else f"{title} to {goal}" for title in titles()]
+
+
 def headers(comparison: Comparison) -> list[str]:
-    titles = ["method", "seeds", f"final {comparison.metric}", "best"]
-    if comparison.target is not None:
-        costs = [f"{title} to {words.target_words(comparison.target)}" for title in _COSTS.values()]
-        titles += [costs[0], "seeds' own mean", *costs[1:]]
-    return [*titles, "rejected"]
+    return ["method", "seeds", f"final {comparison.metric}", "best", *cost_headers(comparison), "rejected"]
 
 
 def cells(comparison: Comparison, row: Row) -> list[str]:
