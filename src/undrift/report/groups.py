@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from undrift.history import History
+from undrift.history import COSTS, History
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class Group:
     def seeds(self) -> tuple[int, ...]:
         return tuple(run.seed for run in self.runs)
 
-    @property
+    @cached_property
     def metric(self) -> str:
         return self.runs[0].main_curve[2]
 
@@ -62,6 +62,15 @@ class Group:
 
     def costs(self, column: str) -> Floats:
         """The cumulative cost of each run at the rounds ``at``."""
+        if column not in self._costs:
+            self._costs[column] = self._added_up(column)
+        return self._costs[column]
+
+    @cached_property
+    def _costs(self) -> dict[str, Floats]:
+        return {}
+
+    def _added_up(self, column: str) -> Floats:
         if column == "rounds":
             return np.tile(self.at.astype(np.float64), (len(self.runs), 1))
         rows = []
@@ -70,12 +79,13 @@ class Group:
             rows.append([totals[r] for r in self.at.tolist()])
         return np.array(rows, np.float64).reshape(len(self.runs), len(self.at))
 
-    def per_round(self, column: str) -> float:
+    @cached_property
+    def per_round(self) -> dict[str, float]:
         """The mean cost of a round."""
         played = sum(len(run.rounds) for run in self.runs)
-        return sum(run.total(column) for run in self.runs) / played if played else math.nan
+        return {c: sum(run.total(c) for run in self.runs) / played if played else math.nan for c in COSTS}
 
-    @property
+    @cached_property
     def rounds(self) -> int:
         """How many rounds all runs of the group have behind them."""
         return min((len(run.rounds) and int(run.rounds[-1]["round"]) for run in self.runs), default=0)

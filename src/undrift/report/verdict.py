@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -152,7 +153,7 @@ class Comparer:
         if target is not None and not 0 < target <= 1:
             raise InvalidInput(f"target = {target:g}: it must be a share in (0, 1], for example 0.9 for 90 %")
         target, source = self._target(target)
-        rows = tuple(self._row(group, target) for group in self.groups)
+        rows = tuple(self._row(row, target) for row in self._plain_rows)
         named = {scene: group.label for scene, group in self.baselines.items()}
         found = Comparison(rows, named, self.metric, target, source, "", (), tuple(self.warnings))
         verdicts = tuple(_sentence(row, found) for row in rows if not found.is_baseline(row))
@@ -172,22 +173,34 @@ class Comparer:
         """The highest value of a group's mean curve."""
         return float(np.nan_to_num(group.values.mean(axis=0), nan=0.0).max()) if len(group.at) else 0.0
 
-    def _row(self, group: Group, target: float | None) -> Row:
+    @cached_property
+    def _plain_rows(self) -> list[Row]:
+        """The rows as far as they do not depend on a target."""
+        rows = []
+        for group in self.groups:
+            pair = self._pairs[group.label]
+            rows.append(
+                Row(
+                    group=group,
+                    final=Figure.of([run.final for run in group.runs]),
+                    best=Figure.of([run.best for run in group.runs]),
+                    costs={},
+                    gain=None if pair is None else pair.gain,
+                    rejected=sum(run.rejected for run in group.runs),
+                    skipped=sum(run.skipped for run in group.runs),
+                )
+            )
+        return rows
+
+    def _row(self, plain: Row, target: float | None) -> Row:
+        group, pair = plain.group, self._pairs[plain.label]
+        if target is None or group.metric != "accuracy":
+            return plain
         costs: dict[str, Cost] = {}
-        pair = self._pairs[group.label]
-        if target is not None and group.metric == "accuracy":
-            for column in COSTS:
-                value, *alone = (c if math.isfinite(c) else None for c in self._mean[group.label].spent(target, column))
-                costs[column] = Cost(value, tuple(alone), None if pair is None else pair.ratio(target, column))
-        return Row(
-            group=group,
-            final=Figure.of([run.final for run in group.runs]),
-            best=Figure.of([run.best for run in group.runs]),
-            costs=costs,
-            gain=None if pair is None else pair.gain,
-            rejected=sum(run.rejected for run in group.runs),
-            skipped=sum(run.skipped for run in group.runs),
-        )
+        for column in COSTS:
+            value, *alone = (c if math.isfinite(c) else None for c in self._mean[group.label].spent(target, column))
+            costs[column] = Cost(value, tuple(alone), None if pair is None else pair.ratio(target, column))
+        return replace(plain, costs=costs)
 
 
 class _Curves:
@@ -283,8 +296,8 @@ def _traffic(row: Row, base: Row) -> str:
     """How a round of the method compares with a round of the baseline."""
     said = []
     for columns, what in ((("bytes_up", "bytes_down"), "traffic"), (("macs",), "client compute")):
-        mine = sum(row.group.per_round(c) for c in columns)
-        theirs = sum(base.group.per_round(c) for c in columns)
+        mine = sum(row.group.per_round[c] for c in columns)
+        theirs = sum(base.group.per_round[c] for c in columns)
         if not mine > 0 or not theirs > 0:
             continue
         if abs(mine / theirs - 1) < 0.02:
