@@ -187,7 +187,7 @@ def fednova(problem: Problem, mu: float) -> list[Array]:
 
 
 def rescaled(x: Array, y: Array, old: float, new: float) -> Array:
-    """The point y of a Nesterov state (x, y) after the learning rate changed, with the velocity in gradient units kept."""
+    """The point y of a Nesterov state (x, y) after the rate changed, with the velocity in gradient units kept."""
     return x + (y - x) * new / old
 
 
