@@ -172,6 +172,7 @@ def _download(name: str, file: File, layout: Layout, root: Path, progress: Progr
                 out.flush()
                 os.fsync(out.fileno())
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code != 416:  # 416: the part is already complete
             raise InvalidInput(f"{name}: {file.url} answers {error.code}; {_by_hand(layout, root)}") from None
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
