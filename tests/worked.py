@@ -79,7 +79,7 @@ def quadratics(
 
 
 def slopes(b: Sequence[Sequence[float]], n: Sequence[int] | None = None, **training: Any) -> Federation:
-    """Clients with linear losses <b_i, w>, from w = 0; unless said otherwise one step of length 1, so that d_i = b_i."""
+    """Clients with linear losses <b_i, w>, from w = 0; by default one step of length 1, so that d_i = b_i."""
     settings = Training(**{"lr": 1.0, "batch_size": 0, "steps": 1} | training)
     return _federation(Slope([0.0] * len(b[0])), b, n or [1] * len(b), settings, public=[0.0] * len(b[0]))
 
@@ -137,10 +137,11 @@ def play(
     rounds: int,
     participate: int | None = None,
     runtime: Callable[[Federation], Runtime] = Serial,
+    keep: Memory | None = None,
     **settings: Any,
 ) -> list[Round]:
-    """The rounds of a run, with what clients keep in memory."""
-    keep = Memory()
+    """The rounds of a run, with what clients keep in memory: from the start, or as given."""
+    keep = Memory() if keep is None else keep
     method = create(name, **settings)
     federation = federation.pooled() if method.pools_data else federation
     loop = Loop(federation, method, runtime(federation), participate or federation.population.size, keep)

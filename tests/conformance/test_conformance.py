@@ -16,6 +16,7 @@ from torch import Tensor
 from conformance import problem, rows_momentum, rows_regularised
 from conformance.columns import COLUMNS, HELPER, Column
 from conformance.table import Row
+from recording import Recording
 from undrift.algorithms import algorithms, create
 from undrift.core.client import Kept
 from undrift.core.cohort import Cohort
@@ -151,19 +152,6 @@ def test_turned_off_it_is_what_the_specification_says(row: Row) -> None:
             torch.testing.assert_close(a, b, rtol=row.tolerance, atol=row.tolerance)
         else:
             assert torch.equal(a, b)
-
-
-class Recording(Serial):
-    """Keeps the tasks and the replies."""
-
-    def __init__(self, federation: Federation) -> None:
-        super().__init__(federation)
-        self.seen: list[tuple[Task, list[Reply]]] = []
-
-    def replies(self, task: Task) -> Iterator[Reply]:
-        answers = list(super().replies(task))
-        self.seen.append((task, answers))
-        yield from answers
 
 
 def numbers(record: Record) -> int:
