@@ -36,12 +36,14 @@ def run(args: list[str]) -> int:
     """Run a command line; the exit code."""
     show_warnings()
     try:
-        app(args, standalone_mode=False)
+        code = app(args, standalone_mode=False)  # Typer returns the code of an exit, and of Ctrl-C
     except InvalidInput as error:
         complain(str(error))
         return 2
     except click.exceptions.Exit as leave:
         return leave.exit_code
+    except click.exceptions.NoArgsIsHelpError:
+        return 0  # the help has been shown
     except click.ClickException as error:
         complain(_sentence(error))
         return 2
@@ -51,7 +53,7 @@ def run(args: list[str]) -> int:
     except BrokenPipeError:
         errors.file = open("/dev/null", "w")  # noqa: SIM115 - the reader of our output has gone; say nothing more
         return 0
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _sentence(error: click.ClickException) -> str:

@@ -11,7 +11,7 @@ from undrift.report.verdict import Comparison, Cost, Figure, Row
 if TYPE_CHECKING:
     from rich.table import Table
 
-_COSTS = {
+COST_TITLES = {
     "rounds": "rounds",
     "bytes_up": "upload",
     "bytes_down": "download",
@@ -20,17 +20,15 @@ _COSTS = {
 }
 
 
-def titles() -> list[str]:
-    """The names of the cost columns."""
-    first, *rest = _COSTS.values()
-    return [first, "seeds' own mean", *rest]
+OWN_MEAN = "seeds' own mean"
 
 
 def cost_headers(comparison: Comparison) -> list[str]:
     if comparison.target is None:
         return []
     goal = words.target_words(comparison.target)
-    return [title if "own" in title else f"{title} to {goal}" for title in titles()]
+    first, *rest = (f"{title} to {goal}" for title in COST_TITLES.values())
+    return [first, OWN_MEAN, *rest]
 
 
 def headers(comparison: Comparison) -> list[str]:
@@ -40,11 +38,22 @@ def headers(comparison: Comparison) -> list[str]:
 def cells(comparison: Comparison, row: Row) -> list[str]:
     """One row of the table as text."""
     label = row.label + (" (baseline)" if comparison.is_baseline(row) and len(comparison.rows) > 1 else "")
-    shown = [label, str(len(row.group.runs)), _figure(row, row.final), _figure(row, row.best)]
-    if comparison.target is not None:
-        costs = [_cost(row, column) for column in _COSTS]
-        shown += [costs[0], _own(row), *costs[1:]]
-    return [*shown, str(row.rejected) + (f", {row.skipped} rounds skipped" if row.skipped else "")]
+    seeds, final, best, rejected = plain_cells(row)
+    return [label, seeds, final, best, *cost_cells(comparison, row), rejected]
+
+
+def plain_cells(row: Row) -> list[str]:
+    """Seeds, final figure, best figure, rejected uploads."""
+    rejected = str(row.rejected) + (f", {row.skipped} rounds skipped" if row.skipped else "")
+    return [str(len(row.group.runs)), _figure(row, row.final), _figure(row, row.best), rejected]
+
+
+def cost_cells(comparison: Comparison, row: Row) -> list[str]:
+    """The costs to the target, the mean of the seeds' own rounds after the first."""
+    if comparison.target is None:
+        return []
+    first, *rest = (_cost(row, column) for column in COST_TITLES)
+    return [first, _own(row), *rest]
 
 
 def _figure(row: Row, figure: Figure) -> str:
@@ -78,7 +87,7 @@ def _own(row: Row) -> str:
     return words.rounds(cost.per_seed_mean)
 
 
-NARROW, FEW = 150, 5  # below this width, up to so many methods stand side by side instead of below each other
+NARROW, FEW = 170, 5  # below this width, up to so many methods stand side by side instead of below each other
 
 
 def render(comparison: Comparison, width: int = NARROW) -> Table:
@@ -101,7 +110,7 @@ def render(comparison: Comparison, width: int = NARROW) -> Table:
 def sentences(comparison: Comparison) -> list[str]:
     """What may be concluded, headline first, each sentence once."""
     rest = [v for v in comparison.verdicts if v != comparison.headline]
-    return [comparison.headline, *rest]
+    return [str(sentence) for sentence in (comparison.headline, *rest)]
 
 
 def text(comparison: Comparison) -> str:

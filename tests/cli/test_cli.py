@@ -1,0 +1,230 @@
+"""The command line as a user meets it: real commands, wrong input, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from undrift import cli
+from undrift.ledger import Ledger
+
+SMALL = ["--clients", "6", "--participate", "3", "--rounds", "3", "--runtime", "serial"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.delenv("UNDRIFT_DATA", raising=False)
+    return tmp_path
+
+
+def undrift(*args: str) -> subprocess.CompletedProcess[str]:
+    """A real command in a real process."""
+    return subprocess.run([sys.executable, "-m", "undrift", *args], capture_output=True, text=True)
+
+
+def sentence(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """The one sentence that bad input gets, with exit code 2 and nothing on standard output."""
+    assert cli.run(list(args)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.strip().splitlines()
+    assert len(lines) == 1, err
+    assert "Traceback" not in err
+    assert lines[0].startswith("undrift: ")
+    return lines[0]
+
+
+def test_run_by_flags_then_show_and_json(folder: Path) -> None:
+    done = undrift("run", "--algorithm", "fedtrip", "--mu", "0.2", "--alpha", "0.5", "--name", "mine", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert "FedTrip (mu=0.2), seed 1 (finished)" in done.stdout
+    shown = undrift("show", "mine", "--json")
+    value = json.loads(shown.stdout)
+    assert value["experiment"]["algorithm"]["mu"] == 0.2
+    assert value["experiment"]["partition"] == {"name": "dirichlet", "alpha": 0.5, "min_size": 1}
+    assert [row["round"] for row in value["rounds"]] == [1, 2, 3]
+    assert {(m["model"], m["data"], m["metric"]) for m in value["metrics"]} == {
+        ("global", "test", "accuracy"),
+        ("global", "test", "loss"),
+        ("global", "own test (mean)", "accuracy"),
+        ("global", "own test (worst decile)", "accuracy"),
+    }
+    assert "mine" in undrift("show").stdout
+    assert (folder / "runs" / "ledger.sqlite").exists()
+
+
+def test_a_toml_file_and_flags_give_the_same_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--algorithm", "scaffold", "--partition", "classes", "--classes-per-client", "3", "--lr", "0.05", *SMALL]
+    assert cli.run(["run", *flags, "--toml"]) == 0
+    (folder / "e.toml").write_text(capsys.readouterr().out)
+    assert cli.run(["run", *flags, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert cli.run(["run", "e.toml", "--json"]) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert first["metrics"] == second["metrics"]
+    assert first["experiment"] == second["experiment"]
+    assert cli.run(["run", "e.toml", "--seed", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["experiment"]["seed"] == 2
+
+
+def test_compare_prints_a_table_and_says_what_was_not_reached() -> None:
+    chosen = ["--algorithms", "fedavg,fedtrip:mu=0.1", "--seeds", "1..2", "--target", "0.999"]
+    out = undrift("compare", *chosen, *SMALL).stdout
+    assert "FedTrip (mu=0.1)" in out
+    assert "not reached in 3 rounds" in out
+    assert "runs/ledger.sqlite" in out
+    rows = json.loads(undrift("compare", *chosen, *SMALL, "--resume", "--json").stdout)
+    assert [row["seeds"] for row in rows] == ["2", "2"]
+    with Ledger("runs/ledger.sqlite") as ledger:
+        assert len(ledger.runs()) == 4  # nothing was run again
+
+
+def test_algorithms_and_partition_tell_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["algorithms"]) == 0
+    everything = capsys.readouterr().out
+    for name in ("fedavg", "fedprox", "scaffold", "feddyn", "fedtrip", "moon"):
+        assert f"\n{name}  " in "\n" + everything
+    assert cli.run(["algorithms", "fedtrip", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fedtrip"]["settings"]["mu"]["default"] == 0.4
+    assert cli.run(["partition", "--alpha", "0.1", "--clients", "5", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert sum(value["sizes"]) == sum(map(sum, value["histogram"])) == 1438
+    assert cli.run(["partition", "--alpha", "0.1", "--clients", "5"]) == 0
+    assert value["fingerprint"] in capsys.readouterr().out
+
+
+def test_own_csv_with_a_client_column(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{i % 3},{i * 0.1:.2f},{(i % 2)},site{i % 4}" for i in range(80)]
+    (folder / "d.csv").write_text("\n".join(["label,a,b,site", *rows]))
+    flags = ["--data", "csv", "--path", "d.csv", "--label", "label", "--client", "site", "--rounds", "2"]
+    assert cli.run(["run", *flags, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)["facts"]
+    assert facts["clients"] == 4
+
+
+BAD = [
+    (["run", "--algorithm", "fedtrp"], "unknown algorithm 'fedtrp': did you mean 'fedtrip'?"),
+    (["run", "--data", "digit"], "did you mean 'digits'?"),
+    (["run", "--partition", "dirichlett"], "did you mean 'dirichlet'?"),
+    (["run", "--model", "lnet"], "did you mean 'lenet'?"),
+    (["run", "--algoritm", "fedavg"], "--algorithm"),
+    (["run", "--algorithm", "fedtrip", "--mu", "-1"], "must be a number >= 0"),
+    (["run", "--algorithm", "fedtrip", "--xi", "2"], "[0, 1]"),
+    (["run", "--algorithm", "feddyn", "--algorithm.alpha", "0"], "must be a number > 0"),
+    (["run", "--algorithm", "fedavg", "--mu", "1"], "--mu is not a setting of fedavg"),
+    (["run", "--algorithm", "feddyn", "--alpha", "0.1"], "write --algorithm.alpha or --partition.alpha"),
+    (["run", "--rounds", "many"], "--rounds many: it must be a whole number >= 1"),
+    (["run", "--participate", "9", "--clients", "5"], "participate = 9 is more than the 5 clients"),
+    (["run", "--clients", "5000"], "fewer than 5000 clients"),
+    (["run", "--nesterov"], "nesterov"),
+    (["run", "absent.toml"], "there is no file absent.toml"),
+    (["run", "--workers", "0", "--runtime", "processes"], "workers"),
+    (["compare", "--seeds", "5..1"], "5 comes after 1"),
+    (["compare", "--algorithms", "fedavg,fedx"], "unknown algorithm 'fedx'"),
+    (["compare", "--algorithms", "fedtrip:frist=init"], "did you mean 'first'?"),
+    (["resume", "nothing"], "there is no ledger at runs/ledger.sqlite"),
+    (["show", "nothing"], "there is no ledger"),
+    (["nonsense"], "nonsense"),
+    (["partition", "--partition", "classes", "--classes-per-client", "11"], "11"),
+    (["run", "--data", "csv", "--label", "y"], "path"),
+]
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"), BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_bad_input_gets_one_sentence(capsys: pytest.CaptureFixture[str], args: list[str], expected: str) -> None:
+    assert expected in sentence(capsys, *args)
+
+
+TOMLS = {
+    "clients = 'five'": "clients = 'five': it must be a whole number >= 1",
+    "algoritm = 'fedavg'": "unknown key 'algoritm': did you mean 'algorithm'?",
+    "[train]\nlr = -1": "lr = -1: it must be a number > 0",
+    "[algorithm]\nname = 'fedtrip'\nmue = 1": "did you mean 'mu'?",
+    "rounds = ": "is not valid TOML",
+    "train = 3": "[train] must be a table",
+}
+
+
+@pytest.mark.parametrize("text", TOMLS)
+def test_a_wrong_toml_is_named_with_file_and_key(folder: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    (folder / "wrong.toml").write_text(text)
+    found = sentence(capsys, "run", "wrong.toml")
+    assert "wrong.toml" in found
+    assert TOMLS[text] in found
+
+
+def test_bad_csv_files_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = folder / "d.csv"
+    for content, expected in (
+        ("label,a\n1,2\n0,\n1,3\n", "row 3"),
+        ("labl,a\n1,2\n0,1\n", "did you mean 'labl'?"),
+        ("", "empty"),
+    ):
+        file.write_text(content)
+        found = sentence(capsys, "run", "--data", "csv", "--path", "d.csv", "--label", "label", "--clients", "2")
+        assert "d.csv" in found
+        assert expected in found
+
+
+def test_ctrl_c_stops_cleanly_and_resume_goes_on(folder: Path) -> None:
+    command = ["run", "--algorithm", "scaffold", *SMALL, "--rounds", "60", "--name"]
+    assert undrift(*command, "whole").returncode == 0
+    # The child tells of every round through a pipe, so that the signal comes in the middle of the run.
+    script = (
+        "import sys, undrift.cli.runs as runs\n"
+        "from contextlib import contextmanager\n"
+        "@contextmanager\n"
+        "def telling(quiet):\n"
+        "    yield lambda where: print(where.round, flush=True)\n"
+        "runs.watching = telling\n"
+        "from undrift.cli import run\n"
+        "sys.exit(run(sys.argv[1:]))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *command, "r"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip() == "5":
+                os.kill(process.pid, signal.SIGINT)
+                break
+        _, err = process.communicate()
+    assert process.returncode == 130
+    assert "undrift resume r" in err
+    assert "Traceback" not in err
+    with Ledger("runs/ledger.sqlite") as ledger:
+        stopped = ledger.run("r")
+        assert stopped.status == "stopped"
+        assert 4 <= stopped.rounds < 60
+    assert undrift("resume", "r").returncode == 0
+    with Ledger("runs/ledger.sqlite") as ledger:
+        assert ledger.snapshot(ledger.run("r")) == ledger.snapshot(ledger.run("whole"))
+        assert ledger.metrics(ledger.run("r")) == ledger.metrics(ledger.run("whole"))
+    again = undrift("resume", "r")
+    assert again.returncode == 2
+    assert "is finished after 60 rounds" in again.stderr
+
+
+def test_help_teaches_and_completion_knows_the_settings() -> None:
+    shown = undrift("run", "--algorithm", "fedtrip", "--help").stdout
+    assert "--mu" in shown
+    assert "triplet" in shown
+    assert "--temperature" not in shown  # MOON's
+    words = {"COMP_WORDS": "undrift run --algorithm fedtrip --m", "COMP_CWORD": "4"}
+    completed = subprocess.run(
+        [Path(sys.executable).with_name("undrift")],
+        env={**os.environ, **words, "_UNDRIFT_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+    )
+    assert "--mu" in completed.stdout.split()
