@@ -71,33 +71,30 @@ def _verdict(comparer: Comparer, target: float | None) -> dict[str, Any]:
     best = max(comparer.best(group) for group in comparer.groups)
     targets = {chosen.target} if chosen.target is not None else set()
     if chosen.metric == "accuracy":
-        steps = [*range(10, 900, 10), *range(900, 1001, 2)]  # per mille: whole per cents, finer near the top
+        steps = [*range(10, 900, 10), *range(900, 1001, 5)]  # per mille: whole per cents, finer near the top
         targets |= {step / 1000 for step in steps if step / 1000 <= best + 0.02}
     every = [chosen if t == chosen.target else comparer.at(t) for t in sorted(targets)] or [chosen]
-    fixed = len(table.headers(chosen)) - len(table.cost_headers(chosen))
+    first, *rest = table.COST_TITLES.values()
     return {
         "metric": chosen.metric,
         "chosen": every.index(chosen),
         "from": chosen.target_from,
         "baseline": [chosen.is_baseline(row) and len(chosen.rows) > 1 for row in chosen.rows],
         "warnings": list(chosen.warnings),
-        "columns": [*table.headers(chosen)[: fixed - 1], *table.titles(), table.headers(chosen)[-1]],
-        "rows": [_fixed(table.cells(chosen, row), fixed) for row in chosen.rows],
-        "targets": [_at(c, fixed) for c in every],
+        "columns": [first, table.OWN_MEAN, *rest, "seeds", f"final {chosen.metric}", "best", "rejected"],
+        "rows": [table.plain_cells(row) for row in chosen.rows],
+        "targets": [_at(c) for c in every],
     }
 
 
-def _fixed(cells: list[str], fixed: int) -> list[str]:
-    return [*cells[: fixed - 1], cells[-1]]
-
-
-def _at(found: Comparison, fixed: int) -> dict[str, Any]:
+def _at(found: Comparison) -> dict[str, Any]:
     return {
         "target": found.target,
         "words": "" if found.target is None else words.target_words(found.target),
-        "headline": found.headline,
+        "headline": found.headline.claim,
+        "evidence": found.headline.detail,
         "verdicts": table.sentences(found)[1:],
-        "costs": [table.cells(found, row)[fixed - 1 : -1] for row in found.rows],
+        "costs": [table.cost_cells(found, row) for row in found.rows],
     }
 
 
@@ -284,7 +281,7 @@ def _fairness(ledger: Ledger, groups: Sequence[tuple[str, Sequence[Run]]]) -> li
         pooled: dict[str, list[float]] = {}
         rounds: dict[str, int] = {}
         for run in runs:
-            for model, (at, accuracies) in ledger.client_metrics(run).items():
+            for model, (at, accuracies) in sorted(ledger.client_metrics(run).items(), key=_global_first):
                 pooled.setdefault(model, []).extend(accuracies.values())
                 rounds[model] = at
         for model, values in pooled.items():
@@ -308,6 +305,10 @@ def _fairness(ledger: Ledger, groups: Sequence[tuple[str, Sequence[Run]]]) -> li
                 }
             )
     return found
+
+
+def _global_first(item: tuple[str, Any]) -> tuple[bool, str]:
+    return item[0] != "global", item[0]
 
 
 def check_runs(runs: Sequence[Run], ledger: Ledger) -> None:

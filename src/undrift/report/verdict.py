@@ -59,10 +59,6 @@ class Interval:
         """Does the interval leave out the value that means "no difference"?"""
         return self.pairs >= ENOUGH and (self.low > neutral or self.high < neutral)
 
-    def __str__(self) -> str:
-        low = "never" if self.low == 0 else words.times(self.low)
-        return f"95 % interval {low} to {words.times(self.high)}, {self.pairs} paired seeds"
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -109,8 +105,8 @@ class Comparison:
     metric: str  # accuracy or loss
     target: float | None
     target_from: str  # given, plan, or the sentence that says how it was chosen
-    headline: str
-    verdicts: tuple[str, ...]  # one sentence per method other than the baseline
+    headline: Sentence
+    verdicts: tuple[Sentence, ...]  # one sentence per method other than the baseline
     warnings: tuple[str, ...]
 
     def baseline(self, row: Row) -> Row:
@@ -155,7 +151,7 @@ class Comparer:
         target, source = self._target(target)
         rows = tuple(self._row(row, target) for row in self._plain_rows)
         named = {scene: group.label for scene, group in self.baselines.items()}
-        found = Comparison(rows, named, self.metric, target, source, "", (), tuple(self.warnings))
+        found = Comparison(rows, named, self.metric, target, source, Sentence(""), (), tuple(self.warnings))
         verdicts = tuple(_sentence(row, found) for row in rows if not found.is_baseline(row))
         return replace(found, headline=_headline(found), verdicts=verdicts)
 
@@ -292,108 +288,117 @@ def _interval(draws: Floats, pairs: int) -> Interval:
 # --- sentences --------------------------------------------------------------------------------------------------------
 
 
-def _traffic(row: Row, base: Row) -> str:
+@dataclass(frozen=True)
+class Sentence:
+    """A conclusion: what happened, what may be made of it, and on which evidence."""
+
+    lead: str
+    finding: str = ""
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def claim(self) -> str:
+        return self.lead + (f": {self.finding}" if self.finding else "") + "."
+
+    @property
+    def detail(self) -> str:
+        return "; ".join(self.evidence)
+
+    def __str__(self) -> str:
+        return self.claim if not self.evidence else f"{self.claim[:-1]} ({self.detail})."
+
+
+def _per_round(row: Row, base: Row, columns: Sequence[str], what: str) -> str:
     """How a round of the method compares with a round of the baseline."""
-    said = []
-    for columns, what in ((("bytes_up", "bytes_down"), "traffic"), (("macs",), "client compute")):
-        mine = sum(row.group.per_round[c] for c in columns)
-        theirs = sum(base.group.per_round[c] for c in columns)
-        if not mine > 0 or not theirs > 0:
-            continue
-        if abs(mine / theirs - 1) < 0.02:
-            said.append(f"equal {what}")
-        else:
-            said.append(f"{mine / theirs:.1f} times the {what}")
-    return " and ".join(said)
+    mine, theirs = (sum(r.group.per_round[c] for c in columns) for r in (row, base))
+    if not mine > 0 or not theirs > 0:
+        return ""
+    share = mine / theirs
+    return f"equal {what} per round" if abs(share - 1) < 0.02 else f"{share:.1f} times the {what} per round"
 
 
-def _sentence(row: Row, found: Comparison) -> str:
+def _sentence(row: Row, found: Comparison) -> Sentence:
     base = found.baseline(row)
-    per_round = _traffic(row, base)
-    ending = f"; per round {per_round}" if per_round else ""
+    traffic = _per_round(row, base, ("bytes_up", "bytes_down"), "traffic")
+    traffic = f", at {traffic}" if traffic else ""
+    compute = _per_round(row, base, ("macs",), "client compute")
+    aside = (compute,) if compute else ()
     cost, reference = row.costs.get("rounds"), base.costs.get("rounds")
     if cost is None or reference is None or found.target is None:
-        return f"{row.label}: {_accuracy_words(row, base)}{ending}."
+        return _accuracy(f"{row.label} ended at", row, base, traffic, aside)
     goal = words.target_words(found.target)
     missed = f"{row.label} did not reach {goal} in {row.group.rounds} rounds"
     if cost.value is None and reference.value is None:
-        return f"{missed}, nor did {base.label}: {_accuracy_words(row, base)}{ending}."
+        return _accuracy(f"{missed}, nor did {base.label}; it ended at", row, base, traffic, aside)
     if cost.value is None:
-        return f"{missed}, {base.label} did in {words.rounds(reference.value or 0)}{ending}."
+        return Sentence(f"{missed}, {base.label} did in {words.rounds(reference.value or 0)}{traffic}", "", aside)
     opening = f"{row.label} reached {goal} in {words.rounds(cost.value)} rounds"
     if reference.value is None:
-        return f"{opening}, {base.label} did not in {base.group.rounds}{ending}."
+        return Sentence(f"{opening}, {base.label} did not in {base.group.rounds}{traffic}", "", aside)
     if cost.ratio is None:
         other = f"{base.label} in {words.rounds(reference.value)}"
-        return f"{opening}, {other} on other seeds: they are not compared{ending}."
-    return f"{opening}, {_speed_words(cost.ratio, base.label)}{ending}."
+        return Sentence(f"{opening}, {other}", "on other seeds, so they are not compared", aside)
+    ratio = cost.ratio
+    speed = f"as soon as {base.label}"
+    if ratio.value != 1:
+        how = f"{ratio.value:.2f} times sooner" if ratio.value > 1 else f"{1 / ratio.value:.2f} times later"
+        speed = f"{how} than {base.label}"
+    low = "never" if ratio.low == 0 else words.times(ratio.low)
+    interval = f"95 % interval {low} to {words.times(ratio.high)}"
+    return _judged(f"{opening}, {speed}{traffic}", ratio, 1, interval, aside)
 
 
-def _speed_words(ratio: Interval, base: str) -> str:
-    if ratio.value == 1:
-        speed = f"as soon as {base}"
-    elif ratio.value > 1:
-        speed = f"{ratio.value:.2f} times sooner than {base}"
-    else:
-        speed = f"{1 / ratio.value:.2f} times later than {base}"
-    if ratio.pairs == 1:
-        return f"{speed} (one seed: chance is not measured)"
-    if ratio.clear(1):
-        return f"{speed} ({ratio})"
-    if ratio.pairs < ENOUGH:
-        return f"{speed} (only {ratio.pairs} seeds: too few to tell it from chance)"
-    link = ":" if ratio.value == 1 else ", but"
-    return f"{speed}{link} no clear difference ({ratio})"
-
-
-def _accuracy_words(row: Row, base: Row) -> str:
-    gain = row.gain
+def _accuracy(opening: str, row: Row, base: Row, traffic: str, aside: tuple[str, ...]) -> Sentence:
+    gain, loss = row.gain, row.group.metric == "loss"
+    number = words.amount if loss else words.percent
     if gain is None or math.isnan(gain.value):
-        return (
-            f"final accuracy {words.percent(row.final.mean)} against {words.percent(base.final.mean)}, not comparable"
-        )
-    if row.group.metric == "loss":
-        return f"final loss {words.amount(row.final.mean)} against {words.amount(base.final.mean)} of {base.label}"
-    points = f"final accuracy {words.percent(row.final.mean)}, {100 * gain.value:+.1f} points against {base.label}"
-    if gain.pairs == 1:
-        return f"{points} (one seed: chance is not measured)"
-    spread = f"95 % interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f}, {gain.pairs} paired seeds"
-    if gain.clear(0):
-        return f"{points} ({spread})"
-    if gain.pairs < ENOUGH:
-        return f"{points} (only {gain.pairs} seeds: too few to tell it from chance)"
-    return f"{points}, but no clear difference ({spread})"
+        return Sentence(f"{opening} {number(row.final.mean)}", f"not comparable with {base.label}", aside)
+    scale, unit = (1, "") if loss else (100, " points")
+    lead = f"{opening} {number(row.final.mean)}, {scale * gain.value:+.3g}{unit} against {base.label}{traffic}"
+    interval = f"95 % interval {scale * gain.low:+.3g} to {scale * gain.high:+.3g}{unit}"
+    return _judged(lead, gain, 0, interval, aside)
 
 
-def _headline(found: Comparison) -> str:
+def _judged(lead: str, found: Interval, neutral: float, interval: str, aside: tuple[str, ...]) -> Sentence:
+    """The lead with what the interval allows to be said about it."""
+    if found.pairs == 1:
+        return Sentence(lead, "", ("one seed: chance is not measured", *aside))
+    if found.pairs < ENOUGH:
+        return Sentence(lead, "", (f"{found.pairs} seeds: too few to tell it from chance", *aside))
+    evidence = (f"{interval}, {found.pairs} paired seeds", *aside)
+    return Sentence(lead, "" if found.clear(neutral) else "no clear difference", evidence)
+
+
+def _headline(found: Comparison) -> Sentence:
     """The one sentence for the top of a page."""
     if len(found.baselines) > 1:
-        return "These runs are on different data or partitions: see them side by side, they are not compared."
-    if len(found.rows) == 1:
-        row = found.rows[0]
-        cost = row.costs.get("rounds")
-        if row.group.metric == "loss":
-            return f"{row.label} ended at a loss of {words.amount(row.final.mean)} after {row.group.rounds} rounds."
-        if cost is None or cost.value is None or found.target is None:
-            tail = (
-                "" if cost is None or found.target is None else f"; it did not reach {words.target_words(found.target)}"
-            )
-            return f"{row.label} ended at {words.percent(row.final.mean)} after {row.group.rounds} rounds{tail}."
-        goal = words.target_words(found.target)
-        return (
-            f"{row.label} reached {goal} in {words.rounds(cost.value)} rounds and ended at "
-            f"{words.percent(row.final.mean)} after {row.group.rounds}."
+        return Sentence(
+            "These runs are on different data or partitions", "they stand side by side and are not compared"
         )
-    others = [row for row in found.rows if not found.is_baseline(row)]
-    base = found.baseline(others[0])
+    if len(found.rows) == 1:
+        return _alone(found.rows[0], found.target)
+    base = found.baseline(found.rows[0])
+    others = [row for row in found.rows if row is not base]
     arrived = [row for row in found.rows if row.costs and row.costs["rounds"].value is not None]
     if not arrived:
         sign = -1 if found.metric == "loss" else 1
         best = max(others, key=lambda row: -math.inf if math.isnan(row.final.mean) else sign * row.final.mean)
         return _sentence(best, found)
-    first = min(arrived, key=lambda row: (row.costs["rounds"].value or 0, -row.final.mean))
+    first = min(arrived, key=lambda row: (row.costs["rounds"].value or 0, row is not base, -row.final.mean))
     if first is not base:
         return _sentence(first, found)
-    reached = words.rounds(base.costs["rounds"].value or 0)
-    goal = words.target_words(found.target or 0)
-    return f"None of the others was sooner than {base.label}, which reached {goal} in {reached} rounds."
+    reached, goal = words.rounds(base.costs["rounds"].value or 0), words.target_words(found.target or 0)
+    return Sentence(f"None of the others was sooner than {base.label}, which reached {goal} in {reached} rounds")
+
+
+def _alone(row: Row, target: float | None) -> Sentence:
+    rounds, cost = row.group.rounds, row.costs.get("rounds")
+    if row.group.metric == "loss":
+        return Sentence(f"{row.label} ended at a loss of {words.amount(row.final.mean)} after {rounds} rounds")
+    ended = f"ended at {words.percent(row.final.mean)} after {rounds} rounds"
+    if cost is None or target is None:
+        return Sentence(f"{row.label} {ended}")
+    goal = words.target_words(target)
+    if cost.value is None:
+        return Sentence(f"{row.label} {ended}; it did not reach {goal}")
+    return Sentence(f"{row.label} reached {goal} in {words.rounds(cost.value)} rounds and {ended}")

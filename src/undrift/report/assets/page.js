@@ -14,9 +14,9 @@
     seconds: { name: "seconds", title: "time", words: (v) => duration(v) },
   };
   const DRIFT = {
-    distance: ["Distance", "of the clients' updates from their mean"],
-    cosine: ["Angle", "mean cosine of an update with the mean update: 1 is agreement"],
-    amp: ["Norm ratio (amp)", "mean norm of the updates over the norm of their mean: 1 is agreement"],
+    distance: ["Distance", "Mean distance of the clients' updates to their mean."],
+    cosine: ["Angle", "Mean cosine between an update and the mean update; 1: all point the same way."],
+    amp: ["Norm ratio (amp)", "Mean norm of the updates over the norm of their mean; 1: nothing cancels out."],
   };
 
   let D = JSON.parse($("#data").textContent);
@@ -105,7 +105,7 @@
   // --- line charts -----------------------------------------------------------------------------------------------------
 
   // lines: [{name, group, x, y, low, high, thin}], each with its own x.
-  function lineChart(holder, { lines, x, y, label, height, range }) {
+  function lineChart(holder, { lines, x, y, label, height, mark }) {
     const shown = lines.filter((line) => line.x.length);
     holder.replaceChildren();
     holder.setAttribute("tabindex", "0");
@@ -123,11 +123,11 @@
       series.push({ label: line.name, stroke: c, width: line.thin ? 1.25 : 2, dash: line.thin ? [4, 4] : dash(line.group), points: { show: few, size: 6, fill: c }, show: !hidden(line.group) });
       if (line.low) {
         series.push({ stroke: "transparent", points: { show: false }, show: !hidden(line.group) }, { stroke: "transparent", points: { show: false }, show: !hidden(line.group) });
-        bands.push({ series: [line.index + 2, line.index + 1], fill: faded(c, dark() ? 0.2 : 0.14) });
+        bands.push({ series: [line.index + 2, line.index + 1], fill: faded(c, Math.max(0.04, (dark() ? 0.22 : 0.16) - 0.02 * shown.length)) });
       }
     }
     const real = new Set(shown.map((line) => line.index));
-    const axis = { stroke: ink("--soft"), grid: { stroke: ink("--line"), width: 1 }, ticks: { stroke: ink("--line"), width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 22 };
+    const axis = { stroke: ink("--soft"), grid: { stroke: ink("--line"), width: 1 }, ticks: { stroke: ink("--line"), width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 20, labelGap: 2, gap: 5 };
     const chart = new uPlot({
       width: Math.max(240, holder.clientWidth), height,
       legend: { show: false }, focus: { alpha: 0.35 },
@@ -136,13 +136,13 @@
         points: { show: (u, i) => real.has(i), size: 9, width: 2 },
         dataIdx: undefined,
       },
-      scales: { x: { time: false }, y: { range } },
+      scales: { x: { time: false } },
       axes: [
-        { ...axis, label: x.title, space: 70, values: (u, ticks) => ticks.map((v) => x.tick(v)) },
-        { ...axis, label: y.title, size: 58, values: (u, ticks) => ticks.map((v) => y.tick(v)) },
+        { ...axis, label: x.title, size: 26, space: 70, values: (u, ticks) => ticks.map((v) => x.tick(v)) },
+        { ...axis, label: y.title || null, size: 50, values: (u, ticks) => ticks.map((v) => y.tick(v)) },
       ],
       series, bands,
-      hooks: { setCursor: [(u) => readOut(u)] },
+      hooks: { setCursor: [(u) => readOut(u)], draw: [(u) => { if (mark) level(u, mark()); }] },
     }, data, holder);
     const entry = { chart, holder, lines: shown, x, y, height };
     charts.push(entry);
@@ -181,6 +181,20 @@
     };
     holder.onblur = () => { chart.setCursor({ left: -10, top: -10 }); hideTip(); };
     chart.over.addEventListener("mouseleave", hideTip);
+  }
+  // A dashed line across the chart, where there is a level to show.
+  function level(u, at) {
+    if (at === null || at < u.scales.y.min || at > u.scales.y.max) return;
+    const y = Math.round(u.valToPos(at, "y", true)) + 0.5, { left, width } = u.bbox;
+    u.ctx.save();
+    u.ctx.strokeStyle = ink("--soft");
+    u.ctx.lineWidth = devicePixelRatio;
+    u.ctx.setLineDash([5 * devicePixelRatio, 4 * devicePixelRatio]);
+    u.ctx.beginPath();
+    u.ctx.moveTo(left, y);
+    u.ctx.lineTo(left + width, y);
+    u.ctx.stroke();
+    u.ctx.restore();
   }
   function showTip(left, top, ...content) {
     const tip = fill($("#tip"), ...content);
@@ -221,14 +235,12 @@
     const v = D.verdict, card = $("#target-card");
     const at = v ? v.targets[state.target ?? v.chosen] : null;
     const headline = at ? at.headline : D.runs.length ? "No run has an evaluated round yet." : "There are no runs yet.";
-    const [first, ...rest] = headline.split("; per round ");
     if ($("#headline").dataset.text !== headline) {
       $("#headline").dataset.text = headline;
-      const cut = first.indexOf(" (95 %");
-      const lead = cut > 0 ? first.slice(0, cut) + "." : first + (rest.length ? "." : "");
-      const small = [cut > 0 ? first.slice(cut + 2).replace(")", "") : "", rest.length ? `per round ${rest.join("; per round ").replace(/\.$/, "")}` : ""].filter(Boolean).join("; ");
-      fill($("#headline"), lead, small ? el("small", {}, small.charAt(0).toUpperCase() + small.slice(1) + ".") : null);
+      $("#headline").textContent = headline;
     }
+    const evidence = at && at.evidence ? `${at.evidence}.` : "";
+    $("#evidence").textContent = evidence.charAt(0).toUpperCase() + evidence.slice(1);
     const others = at ? at.verdicts : [];
     $("#verdicts").hidden = !others.length;
     fill($("#verdicts ul"), ...others.map((s) => el("li", {}, s)));
@@ -239,14 +251,11 @@
     slider.value = state.target ?? v.chosen;
     slider.setAttribute("aria-valuetext", at.words);
     $("#target-words").textContent = at.words;
-    const fixed = v.rows[0].length - 1;
-    const titles = [...v.columns];
     const body = v.rows.map((row, i) => {
-      const name = el("th", { scope: "row" }, el("span", { class: "swatch-dot", style: { "--c": colour(i) } }), row[0]);
-      const plain = (text) => el("td", {}, text);
-      return el("tr", { class: hidden(i) ? "off" : null }, name, ...row.slice(1, fixed).map(plain), ...at.costs[i].map(cost), plain(row[fixed]));
+      const name = el("th", { scope: "row" }, el("span", { class: "swatch-dot", style: { "--c": colour(i) } }), D.groups[i].label, v.baseline[i] ? el("small", {}, "baseline") : null);
+      return el("tr", { class: hidden(i) ? "off" : null }, name, ...at.costs[i].map(cost), ...row.map((text) => el("td", {}, text)));
     });
-    fill($("#costs"), el("caption", { class: "hidden" }, `Cost to ${at.words}`), head(titles, 1), el("tbody", {}, ...body));
+    fill($("#costs"), el("caption", { class: "hidden" }, `Cost to ${at.words}`), head(["method", ...v.columns], 1), el("tbody", {}, ...body));
     const how = state.target === null || state.target === v.chosen ? (v.from === "given" ? "" : ` (${v.from})`) : "";
     $("#target-hint").textContent = `Target ${at.words}${how}: the first evaluated round at which the mean over seeds, unsmoothed, is at least the target. × is the baseline's cost over the method's: above 1 is cheaper.`;
   }
@@ -305,6 +314,7 @@
     lineChart($("#curve"), {
       lines: curveLines(), label: `${state.figure} against ${AXES[state.axis].name}`, height: innerWidth < 640 ? 300 : 400, x: axisOf(state.axis),
       y: { title, tick: (v) => amount(v * factor), words: (v) => value(state.figure, v) },
+      mark: () => (state.figure === D.series[0] && D.verdict ? D.verdict.targets[state.target ?? D.verdict.chosen].target : null),
     });
     const table = $("#curve-table");
     if (table.open) valuesTable(table);
@@ -333,12 +343,12 @@
     fill($("#partition"), ...marks.map((m) => el("option", { value: m, selected: m === state.partition }, D.partitions[m].title)));
     const p = D.partitions[state.partition], classes = p.counts[0].length, clients = p.counts.length;
     const top = Math.max(...p.counts.flat()), sizes = p.counts.map((row) => row.reduce((a, b) => a + b, 0)), largest = Math.max(...sizes);
-    const width = 1100, left = 58, bottom = 44, step = (width - left - 6) / clients;
+    const left = 58, bottom = 44, width = Math.max($("#who").clientWidth, left + 6 + 13 * clients), step = (width - left - 6) / clients;
     const rowHeight = Math.max(9, Math.min(28, 420 / classes)), height = state.style === "bubbles" ? classes * rowHeight + bottom + 10 : 320;
     const svg = el("svg:svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `Samples of each class held by each client: ${p.title}. The table below has the numbers.` });
     const text = (x, y, words, more) => el("svg:text", { x, y, fill: ink("--soft"), "font-size": 13, ...more }, String(words));
     const plot = height - bottom;
-    const every = Math.max(1, Math.ceil(clients / 20));
+    const every = Math.max(1, Math.ceil(30 / step));
     p.shown.forEach((client, i) => { if (i % every === 0) svg.append(text(left + (i + 0.5) * step, plot + 18, client, { "text-anchor": "middle" })); });
     svg.append(text(left + (width - left) / 2, height - 6, p.clients > clients ? `client (${clients} of ${p.clients})` : "client", { "text-anchor": "middle" }));
     if (state.style === "bubbles") {
@@ -429,15 +439,13 @@
       el("th", { scope: "row" }, run.name), el("td", { class: "text" }, run.label), el("td", {}, String(run.seed)),
       el("td", {}, el("span", { class: `badge ${run.status}`, title: run.message || null }, run.status)),
       el("td", {}, `${run.rounds.length} of ${run.planned}`), el("td", {}, final(run)), el("td", {}, run.rejected + (run.skipped ? `; ${run.skipped} rounds skipped` : "")), el("td", {}, run.created)))));
-    const open = [...document.querySelectorAll("#commands details[open]")].map((d) => d.dataset.run);
-    fill($("#commands"), ...D.runs.map((run) => {
-      const shown = run.command || "Started from Python with its own model or data: see its settings below.";
-      const lines = [el("div", { class: "command" }, el("code", {}, shown), run.command ? copier(run.command) : null)];
-      if (run.typed) lines.push(el("p", { class: "hint" }, `It was started by: ${run.typed}`));
-      if (run.message) lines.push(el("p", { class: "warning" }, run.message));
-      if (run.rejections.length) lines.push(el("ul", {}, ...run.rejections.map(([t, client, why]) => el("li", {}, `round ${t}, client ${client}: ${why}`))));
-      return el("details", { "data-run": run.name, open: open.includes(run.name) }, el("summary", {}, `Repeat ${run.name}`), ...lines);
-    }));
+    fill($("#commands"), ...D.runs.map((run) => el("div", {}, el("h3", {}, run.name),
+      el("div", { class: "command" }, el("code", {}, run.command || "Started from Python with its own model or data: its settings are below."), run.command ? copier(run.command) : null),
+      run.typed && run.typed !== run.command ? el("p", { class: "hint" }, `It was started by: ${run.typed}`) : null)));
+    fill($("#troubles"), ...D.runs.filter((run) => run.message).map((run) => el("p", { class: "warning" }, `${run.name}: ${run.message}`)));
+    const rejected = D.runs.flatMap((run) => run.rejections.map(([t, client, why]) => el("li", {}, `${run.name}, round ${t}, client ${client}: ${why}`)));
+    $("#rejections").hidden = !rejected.length;
+    fill($("#rejections ul"), ...rejected);
   }
   function copier(text) {
     return el("button", { type: "button", on: { click: async (event) => {
@@ -498,7 +506,7 @@
     $("#figure").onchange = (e) => { state.figure = e.target.value; drawCurve(); };
     $("#smooth").oninput = (e) => { state.smooth = Number(e.target.value); drawCurve(); };
     $("#band").onchange = (e) => { state.band = e.target.checked; drawCurve(); };
-    $("#target").oninput = (e) => { state.target = Number(e.target.value); drawVerdict(); };
+    $("#target").oninput = (e) => { state.target = Number(e.target.value); drawVerdict(); charts.filter((c) => c.holder === $("#curve")).forEach((c) => c.chart.redraw(false)); };
     $("#partition").onchange = (e) => { state.partition = e.target.value; drawWho(); };
     $("#csv").onclick = csv;
     $("#theme").onclick = () => {
@@ -512,6 +520,7 @@
       if (innerWidth === width) return;
       width = innerWidth;
       charts.forEach(({ chart, holder, height }) => chart.setSize({ width: Math.max(240, holder.clientWidth), height }));
+      drawWho();
     }).observe(document.body);
     addEventListener("scroll", hideTip, { passive: true });
     applyTheme(); draw();
