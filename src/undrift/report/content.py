@@ -27,33 +27,49 @@ SHOWN_CLIENTS = 100  # columns of a partition picture, and points of a fairness 
 
 def content(ledger: Ledger, runs: Sequence[Run], *, target: float | None = None, title: str = "") -> dict[str, Any]:
     """Everything on the page about some runs of a ledger."""
-    histories = [History.of(ledger, run) for run in runs]
-    groups, warnings = grouped(histories)
-    place = {id(history): i for i, history in enumerate(histories)}
-    found: dict[str, Any] = {
-        "title": title or _title(histories),
-        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "ledger": str(ledger.path),
-        "warnings": warnings,
-        "groups": [
-            {
-                "label": g.label,
-                "runs": [place[id(h)] for h in g.runs],
-                "partial": [place[id(h)] for h in g.unfinished],
-            }
-            for g in groups
-        ],
-        "runs": [_run(ledger, run, history) for run, history in zip(runs, histories, strict=True)],
-        "series": _series(histories),
-        "partitions": _partitions(histories),
-        "fairness": _fairness(ledger, [(g.label, [runs[place[id(h)]] for h in g.runs]) for g in groups]),
-        "settings": _settings(histories),
-        "verdict": None,
-    }
-    if groups:
-        found["verdict"] = _verdict(Comparer(histories), target)
-        found["warnings"] = found["verdict"]["warnings"]
-    return found
+    return Reader(ledger).content(runs, target=target, title=title)
+
+
+class Reader:
+    """Reads runs of a ledger again and again; those that have not changed since are not read twice."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._known: dict[int, tuple[Run, History, dict[str, Any]]] = {}
+
+    def _read(self, run: Run) -> tuple[History, dict[str, Any]]:
+        known = self._known.get(run.id)
+        if known is None or known[0] != run or run.status == "running":
+            history = History.of(self.ledger, run)
+            self._known[run.id] = run, history, _run(self.ledger, run, history)
+        return self._known[run.id][1:]
+
+    def content(self, runs: Sequence[Run], *, target: float | None = None, title: str = "") -> dict[str, Any]:
+        read = [self._read(run) for run in runs]
+        histories = [history for history, _ in read]
+        groups, warnings = grouped(histories)
+        place = {id(history): i for i, history in enumerate(histories)}
+        verdict = _verdict(Comparer(histories), target) if groups else None
+        return {
+            "title": title or _title(histories),
+            "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "ledger": str(self.ledger.path),
+            "warnings": verdict["warnings"] if verdict else warnings,
+            "groups": [
+                {
+                    "label": g.label,
+                    "runs": [place[id(h)] for h in g.runs],
+                    "partial": [place[id(h)] for h in g.unfinished],
+                }
+                for g in groups
+            ],
+            "runs": [shown for _, shown in read],
+            "series": _series(histories),
+            "partitions": _partitions(histories),
+            "fairness": _fairness(self.ledger, [(g.label, [runs[place[id(h)]] for h in g.runs]) for g in groups]),
+            "settings": _settings(histories),
+            "verdict": verdict,
+        }
 
 
 def _title(histories: Sequence[History]) -> str:

@@ -9,7 +9,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "pdf", "svg")
 KINDS = ("curves", "bars", "partition", "box", "tsne")
-Style = Literal["bubbles", "bars"]
 
 # Okabe and Ito's colours, told apart by colour-blind readers, then darker and lighter ones for more methods.
 COLOURS = (
@@ -49,12 +48,18 @@ def style(place: int) -> tuple[str, str]:
     return COLOURS[place % len(COLOURS)], _DASHES[place // len(COLOURS) % len(_DASHES)]
 
 
-@contextlib.contextmanager
-def _figure(path: str | Path, width: float, height: float, force: bool) -> Iterator[tuple[Figure, Any]]:
-    """A figure in the papers' sizes (inches), written to ``path`` when the block ends well."""
+def check_format(path: str | Path) -> str:
+    """The format that the ending of a file asks for."""
     kind = Path(path).suffix.lstrip(".").lower()
     if kind not in FORMATS:
         raise InvalidInput(f"{path}: pictures are written as {', '.join('.' + f for f in FORMATS)}")
+    return kind
+
+
+@contextlib.contextmanager
+def drawing(path: str | Path, width: float, height: float, force: bool) -> Iterator[tuple[Figure, Any]]:
+    """A figure in the papers' sizes (inches), written to ``path`` when the block ends well."""
+    kind = check_format(path)
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -94,7 +99,7 @@ def partition_picture(
     labels: NDArray[np.int64],
     classes: int,
     path: str | Path,
-    style: Style = "bubbles",
+    style: str = "bubbles",
     *,
     force: bool = False,
 ) -> None:
@@ -103,7 +108,7 @@ def partition_picture(
 
 
 def histogram_picture(
-    histogram: NDArray[np.int64], path: str | Path, style: Style = "bubbles", *, force: bool = False, title: str = ""
+    histogram: NDArray[np.int64], path: str | Path, style: str = "bubbles", *, force: bool = False, title: str = ""
 ) -> None:
     """The picture of a table of counts: one row per client, one column per class."""
     if style not in ("bubbles", "bars"):
@@ -116,13 +121,13 @@ def histogram_picture(
         shown, note = histogram[chosen], f" (100 of {clients})"
     width = min(10.0, max(3.4, 1.2 + 0.16 * len(shown)))
     height = min(8.0, max(2.4, 1.1 + 0.2 * classes)) if style == "bubbles" else 2.8
-    with _figure(path, width, height, force) as (figure, mpl):
+    with drawing(path, width, height, force) as (figure, mpl):
         axes = figure.subplots()
         if style == "bubbles":
             client, label = np.nonzero(shown)
             counts = shown[client, label]
             room = 72 * min((width - 1) / len(shown), (height - 0.9) / classes)
-            axes.scatter(client, label, s=(0.95 * room) ** 2 * counts / max(1, shown.max()), c=COLOURS[0], linewidths=0)
+            axes.scatter(client, label, s=(1.25 * room) ** 2 * counts / max(1, shown.max()), c=COLOURS[0], linewidths=0)
             axes.set(ylabel="class", ylim=(-0.7, classes - 0.3), xlim=(-0.7, len(shown) - 0.3))
             axes.set_yticks(range(0, classes, max(1, classes // 20)))
             axes.set_title(title or f"largest bubble: {int(shown.max())} samples")
@@ -140,6 +145,7 @@ def histogram_picture(
             if title:
                 axes.set_title(title)
         axes.set_xlabel(f"client{note}")
+        axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
         if note:
             axes.set_xticks([0, 99], ["0", str(clients - 1)])
 
@@ -181,7 +187,7 @@ def curves(
     if not 0 <= smooth < 1:
         raise InvalidInput(f"smooth = {smooth:g}: it must be a number in [0, 1)")
     groups = _groups(histories)
-    with _figure(path, 5.2, 3.4, force) as (figure, mpl):
+    with drawing(path, 5.2, 3.4, force) as (figure, mpl):
         axes = figure.subplots()
         share = groups[0].metric == "accuracy"
         for place, group in enumerate(groups):
@@ -222,7 +228,7 @@ def bars(histories: Sequence[History], path: str | Path, *, target: float | None
 
     rows = sorted(found.rows, key=order, reverse=True)
     places = {row.label: i for i, row in enumerate(found.rows)}
-    with _figure(path, 5.2, 0.9 + 0.3 * len(rows), force) as (figure, _):
+    with drawing(path, 5.2, 0.9 + 0.3 * len(rows), force) as (figure, _):
         axes = figure.subplots()
         for y, row in enumerate(rows):
             cost = row.costs.get("rounds")
@@ -240,14 +246,18 @@ def bars(histories: Sequence[History], path: str | Path, *, target: float | None
         axes.set_yticks(range(len(rows)), [row.label for row in rows])
         axes.grid(axis="y", visible=False)
         axes.margins(x=0.18)
-        axes.set(xlabel=f"rounds to {words.target_words(found.target)} (mean curve; ticks: each seed)", xlim=(0, None))
+        axes.set(
+            xlabel=f"rounds to {words.target_words(found.target)} (mean curve; ticks: each seed)",
+            xlim=(0, None),
+            ylim=(-0.6, len(rows) - 0.4),
+        )
 
 
 def box(histories: Sequence[History], path: str | Path, *, last: int = 10, force: bool = False) -> None:
     """The spread of the headline figure over the last rounds, all seeds together."""
     groups = _groups(histories)
     share = groups[0].metric == "accuracy"
-    with _figure(path, max(3.4, 1.2 + 0.45 * len(groups)), 3.2, force) as (figure, _):
+    with drawing(path, max(3.4, 1.2 + 0.45 * len(groups)), 3.2, force) as (figure, _):
         axes = figure.subplots()
         values = [(100 if share else 1) * group.values[:, -last:].reshape(-1) for group in groups]
         boxes = axes.boxplot(
@@ -263,7 +273,7 @@ def box(histories: Sequence[History], path: str | Path, *, last: int = 10, force
         axes.set_ylabel(f"{'accuracy (%)' if share else 'loss'}, last {last} evaluations")
 
 
-def partition(histories: Sequence[History], path: str | Path, *, style: Style = "bubbles", force: bool = False) -> None:
+def partition(histories: Sequence[History], path: str | Path, *, style: str = "bubbles", force: bool = False) -> None:
     """Who holds what in the first of the runs."""
     first = histories[0]
     counts = first.facts.get("histogram")
