@@ -186,6 +186,16 @@ class TestTables:
         assert str(tmp_path / "people.csv") in str(caught.value)
         assert "\n" not in str(caught.value)
 
+    def test_no_such_file(self, tmp_path: Path) -> None:
+        for make in (Dataset.from_csv, Dataset.from_parquet):
+            with pytest.raises(InvalidInput, match="nowhere: No such file"):
+                make(tmp_path / "nowhere", "y")
+
+    def test_blank_lines_do_not_shift_the_row_numbers(self, tmp_path: Path) -> None:
+        path = csv_file(tmp_path, "a,y\n\n1,p\n\n,q\n")
+        with pytest.raises(InvalidInput, match="row 5 has no value in column 'a'"):
+            Dataset.from_csv(path, "y")
+
     def test_missing_column_has_a_suggestion(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="unknown column 'weigt': did you mean 'weight'"):
             Dataset.from_csv(csv_file(tmp_path), "weigt")

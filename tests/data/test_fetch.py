@@ -201,7 +201,7 @@ class TestArchives:
         self.offer(server, monkeypatch, pack({"folder/data.bin": CONTENT, "folder/readme": b"hello"}))
         fetch("example", tmp_path)
         assert (tmp_path / "folder/data.bin").read_bytes() == CONTENT
-        assert sorted(p.name for p in tmp_path.iterdir()) == ["all.archive", "folder"]
+        assert sorted(p.name for p in tmp_path.iterdir()) == [".undrift", "all.archive", "folder"]
 
     def test_zip_in_a_zip(self, server: Server, monkeypatch: Any, tmp_path: Path) -> None:
         self.offer(server, monkeypatch, zip_of({"inner.zip": zip_of({"folder/data.bin": CONTENT})}))
@@ -222,6 +222,13 @@ class TestArchives:
     def test_archive_that_is_none(self, server: Server, monkeypatch: Any, tmp_path: Path) -> None:
         self.offer(server, monkeypatch, b"not an archive")
         with pytest.raises(InvalidInput, match=r"all\.archive: it cannot be unpacked"):
+            fetch("example", tmp_path)
+        assert not (tmp_path / "folder").exists()
+
+    def test_other_archive_put_there_by_hand(self, server: Server, monkeypatch: Any, tmp_path: Path) -> None:
+        self.offer(server, monkeypatch, zip_of({"folder/data.bin": CONTENT}))
+        (tmp_path / "all.archive").write_bytes(zip_of({"folder/data.bin": b"something else"}))
+        with pytest.raises(InvalidInput, match=r"all\.archive: its checksum is not md5:"):
             fetch("example", tmp_path)
         assert not (tmp_path / "folder").exists()
 

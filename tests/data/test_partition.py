@@ -160,6 +160,11 @@ class TestClasses:
         assert sorted(parts.indices) == list(range(240))
         assert set((parts.histogram(y, 4) > 0).sum(axis=1)) == {2}
 
+    def test_labels_may_have_holes(self) -> None:
+        y = 3 * labels_of([50] * 4)  # 0, 3, 6, 9
+        parts = partition("classes", y, 6, 1, classes_per_client=2)
+        assert set((parts.histogram(y, 10) > 0).sum(axis=1)) == {2}
+
     def test_class_no_client_holds(self) -> None:
         with pytest.raises(InvalidInput, match="leave 4 of the 10 classes with no client"):
             partition("classes", labels_of([10] * 10), 3, 1, classes_per_client=2)

@@ -353,7 +353,7 @@ class Classes(Partitioner):
         held = class_sets(p, self.classes_per_client)
         counts = np.zeros((p.clients, p.classes), np.int64)
         behind = np.zeros(p.clients)  # how much less than its fair share each client has got so far
-        for c in range(p.classes):  # a class is split evenly; odd samples go to the holders that are furthest behind
+        for c in np.flatnonzero(p.pools):  # split evenly; odd samples go to the holders that are furthest behind
             holders = np.flatnonzero((held == c).any(axis=1))
             share, odd = divmod(int(p.pools[c]), len(holders))
             lucky = holders[np.argsort(-behind[holders], kind="stable")[:odd]]
@@ -384,7 +384,8 @@ class Path(Classes):
 
 def class_sets(p: _Problem, k: int) -> Ints:
     """k distinct classes per client, every class held by equally many clients (to within one)."""
-    C, N = p.classes, p.clients
+    present = np.flatnonzero(p.pools)
+    C, N = len(present), p.clients
     if k > C:
         raise p.infeasible(f"classes_per_client = {k}, but the data set has {C} classes")
     if N * k < C:
@@ -396,7 +397,7 @@ def class_sets(p: _Problem, k: int) -> Ints:
     places = (np.arange(C)[None, :, None] + shifts[:blocks, None, :]) % C
     full = np.take_along_axis(labels[:blocks, None, :].repeat(C, axis=1), places, axis=2).reshape(-1, k)
     last = labels[blocks][(np.arange(rest)[:, None] * k + np.arange(k)) % C]
-    return np.concatenate([full, last.reshape(rest, k)])
+    return np.asarray(present[np.concatenate([full, last.reshape(rest, k)])])
 
 
 class Quantity(Partitioner):

@@ -56,7 +56,7 @@ class Published(Source):
         missing = best.missing(root)
         if len(missing) < len(best.files):
             raise InvalidInput(f"{self.name}: {', '.join(missing)} is missing in {root}")
-        wanted = " or ".join(", ".join(f.path for f in layout.files[:4]) for layout in layouts)
+        wanted = ", ".join(f.path for f in layouts[0].files[:4]) + (" and so on" if len(layouts[0].files) > 4 else "")
         raise InvalidInput(f"{self.name} is not in {root}: run `undrift data fetch {self.name}`, or put there {wanted}")
 
     def load(self, root: Path) -> Dataset:

@@ -135,6 +135,8 @@ def fetch(name: str, layout: Layout, root: Path, progress: Progress | None = Non
         if not (root / file.path).exists():
             _download(name, file, layout, root, progress)
     for archive in layout.archives:
+        if Checksums(root).check(archive, root) == "wrong":
+            raise InvalidInput(f"{root / archive.path}: its checksum is not {archive.digest} as published: delete it")
         _unpack(root / archive.path, root / layout.into)
     missing = layout.missing(root)
     if missing:

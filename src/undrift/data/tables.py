@@ -83,7 +83,9 @@ def read_csv(path: Path, delimiter: str = ",") -> Table:
                 if row:
                     rows.append(row)
                     lines.append(reader.line_num)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidInput(f"{path}: cannot be read as CSV: {error}") from None
     if not header:
         raise InvalidInput(f"{path}: it is empty; the first row must name the columns")
@@ -108,6 +110,8 @@ def read_parquet(path: Path) -> Table:
         raise InvalidInput(f"{path}: reading Parquet needs pyarrow: pip install 'undrift[data]'") from None
     try:
         table = pyarrow.parquet.read_table(path)
+    except FileNotFoundError:
+        raise InvalidInput(f"{path}: No such file or directory") from None
     except (OSError, pyarrow.ArrowException) as error:
         raise InvalidInput(f"{path}: cannot be read as Parquet: {error}") from None
     if table.num_rows == 0:
