@@ -1,0 +1,36 @@
+"""The pages of the methods say what the files say: quoted code is in the file, defaults are the defaults."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from undrift.algorithms import algorithms
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {page.stem: page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "algorithms").glob("*.md")}
+QUOTING = sorted(name for name, text in PAGES.items() if "## From the paper to the file" in text)
+
+
+@pytest.mark.parametrize("name", QUOTING)
+def test_quoted_code_is_in_the_file(name: str) -> None:
+    file = re.search(r"File: `(src/undrift/algorithms/\w+\.py)`", PAGES[name])
+    assert file is not None
+    source = " ".join((ROOT / file[1]).read_text(encoding="utf-8").split())
+    table = PAGES[name].split("## From the paper to the file")[1].split("##")[0]
+    quoted = re.findall(r"\| `([^`]+)` \|$", table, flags=re.M)
+    assert quoted
+    for code in quoted:
+        assert " ".join(code.replace("&#124;", "|").split()) in source, code
+
+
+@pytest.mark.parametrize("name", QUOTING)
+def test_defaults_are_those_of_the_class(name: str) -> None:
+    for setting in algorithms()[name].settings():
+        row = re.search(rf"^\| `{setting.name}` \| (.*?) \|", PAGES[name], flags=re.M)
+        assert row is not None, setting.name
+        default = setting.default
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+        assert row[1] == (shown if isinstance(default, str) else shown.lower()), setting.name
