@@ -170,8 +170,8 @@ def test_score_loss(teacher: Any, worker: Any, loss: float) -> None:
     here = small()
     scoring = here.public_local(here.trainer(), -2, 1)
     assert scoring is not None
-    logits = [torch.cat([torch.zeros(12).double(), vector(*bias)]) for bias in (teacher, worker)]
-    assert float(score_loss(scoring, logits[1], logits[0])) == pytest.approx(loss, abs=1e-14)
+    x_i = torch.cat([torch.zeros(12).double(), vector(*worker)])  # outputs are the biases
+    assert float(score_loss(scoring, x_i, [vector(*teacher).softmax(0).expand(6, 3)])) == pytest.approx(loss, abs=1e-14)
 
 
 def test_the_least_score_loss_is_the_entropy_of_the_representation_model() -> None:
@@ -181,9 +181,10 @@ def test_the_least_score_loss_is_the_entropy_of_the_representation_model() -> No
     x_r, _ = here.start()
     outputs = here.x[here.rows(-2)] @ x_r[:12].view(3, 4).T + x_r[12:]
     entropy = float(torch.distributions.Categorical(logits=outputs).entropy().mean())
-    assert float(score_loss(scoring, x_r, x_r)) == pytest.approx(entropy, rel=1e-13)
+    w_p = [outputs.softmax(1)]
+    assert float(score_loss(scoring, x_r, w_p)) == pytest.approx(entropy, rel=1e-13)
     other = x_r + 0.1 * torch.randn(15, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    assert float(score_loss(scoring, other, x_r)) > entropy
+    assert float(score_loss(scoring, other, w_p)) > entropy
 
 
 # -- the representation model -----------------------------------------------------------------------------------------

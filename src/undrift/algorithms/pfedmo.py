@@ -92,8 +92,9 @@ class PFedMo(Algorithm[Server, Nothing, Down, Up]):
         """Algorithm 2: the largest losses and the scores of all workers, after this cohort's models were looked at."""
         assert cohort.scoring is not None
         worst, s = server.worst.clone(), server.s.clone()
+        w_p = [cohort.scoring.outputs(x_r, b).double().softmax(1) for b in cohort.scoring.sweep()]  # eq. 9
         for client, x_i in zip(cohort.ids.tolist(), x, strict=True):
-            loss = score_loss(cohort.scoring, x_i, x_r)
+            loss = score_loss(cohort.scoring, x_i, w_p)
             worst[client] = torch.maximum(worst[client], loss)
             s[client] = 1 - loss / worst[client] if worst[client] > 0 else 0.0
         return worst, s
@@ -109,10 +110,9 @@ class PFedMo(Algorithm[Server, Nothing, Down, Up]):
             raise InvalidInput("pFedMo scores single models and keeps no batch-norm statistics of them: use group norm")
 
 
-def score_loss(scoring: Local, x_i: Tensor, x_r: Tensor) -> Tensor:
-    """l_i: the mean cross-entropy from the representation model's outputs to a worker's (eqs. 8 to 10)."""
+def score_loss(scoring: Local, x_i: Tensor, w_p: list[Tensor]) -> Tensor:
+    """l_i: the mean cross-entropy of a worker's outputs under the representation model's probabilities (eqs. 8, 10)."""
     total = torch.zeros(1, dtype=torch.float64)
-    for b in scoring.sweep():
-        r, a = scoring.outputs(x_r, b).double(), scoring.outputs(x_i, b).double()
-        total -= b.sum((r.softmax(1) * a.log_softmax(1)).sum(1))
+    for b, w in zip(scoring.sweep(), w_p, strict=True):
+        total -= b.sum((w * scoring.outputs(x_i, b).double().log_softmax(1)).sum(1))
     return total[0] / int(scoring.n)
