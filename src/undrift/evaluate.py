@@ -117,7 +117,7 @@ class Evaluator:
         assert self.parts is not None
         indices, offsets = self.parts
         held = np.flatnonzero(np.diff(offsets) > 0)
-        sums = np.add.reduceat(correct.numpy()[indices], offsets[:-1][held]) if len(held) else np.empty(0)
+        sums = np.add.reduceat(correct.cpu().numpy()[indices], offsets[:-1][held]) if len(held) else np.empty(0)
         return dict(zip(held.tolist(), (sums / np.diff(offsets)[held]).tolist(), strict=True))
 
     @staticmethod

@@ -32,7 +32,12 @@ class Plan(Settings):
     target: Annotated[float | None, "target accuracy for the cost-to-target figures", between(0, 1)] = None
     public: Annotated[float, "share of the training set that the server holds (pFedMo)", between(0, 0.5)] = 0.01
     scoring: Annotated[int, "public inputs that the server only looks at (pFedMo)", at_least(1)] = 64
+    others_public: Annotated[
+        Literal["shared", "held-out", "client"],
+        "the public samples, for methods without server data: ordinary training data, unused, or one more client",
+    ] = "shared"
     runtime: Annotated[Literal["auto", "serial", "processes", "batched"], "where clients run"] = "auto"
+    device: Annotated[str, "where tensors live: cpu, cuda, cuda:1, mps"] = "cpu"
     workers: Annotated[int | None, "worker processes; left out: one per core", at_least(1)] = None
 
 

@@ -427,8 +427,10 @@ def _explained(path: Path) -> Iterator[None]:
 class LedgerKeep:
     """What clients keep, read from the ledger, with the most recent ones held in memory up to a limit."""
 
-    def __init__(self, ledger: Ledger, run: Run, kind: type[State], limit: int = 256 * 2**20) -> None:
-        self._ledger, self._run, self._kind, self._limit = ledger, run, kind, limit
+    def __init__(
+        self, ledger: Ledger, run: Run, kind: type[State], device: str = "cpu", limit: int = 256 * 2**20
+    ) -> None:
+        self._ledger, self._run, self._kind, self._device, self._limit = ledger, run, kind, device, limit
         self._recent: dict[int, tuple[Kept, int]] = {}
         self._bytes = 0
 
@@ -436,7 +438,7 @@ class LedgerKeep:
         if client in self._recent:
             return self._recent[client][0]
         data = self._ledger.kept(self._run, client)
-        return Kept.decode(self._kind, data) if data is not None else None
+        return Kept.decode(self._kind, data).to(self._device) if data is not None else None
 
     def save(self, kept: Mapping[int, Kept]) -> None:
         """Remember what the ledger has been told to write; older entries give way once they are committed."""

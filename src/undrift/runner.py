@@ -79,7 +79,7 @@ class Setting:
             "data": self.dataset.name,
             "data_fingerprint": self.dataset.fingerprint,
             "partition_fingerprint": self.partition.fingerprint,
-            "start_fingerprint": hashlib.sha256(start.numpy().tobytes()).hexdigest()[:16],
+            "start_fingerprint": hashlib.sha256(start.cpu().numpy().tobytes()).hexdigest()[:16],
             "parameters": self.federation.layout.size,
             "macs_forward": profile.forward,
             "macs_gradient": profile.gradient,
@@ -144,14 +144,20 @@ def prepare(
     held = dataset if rest is None else _subset(dataset, rest)
     partition = partitioner.split(held, clients, plan.seed)
     parts = test_parts(partition, held, plan.seed) if len(dataset.x_test) else None
-    indices = partition.indices if rest is None else rest[partition.indices]
+    if rest is not None:
+        partition = replace(partition, indices=rest[partition.indices])
+    if public is not None and not method.needs_public:
+        if plan.others_public == "client":
+            partition, parts = _with_client(partition, public), parts and _with_client(parts, public[:0])
+        public = scoring = None
     names = None if partition.names is None else tuple(str(name) for name in partition.names)
+    x, y = (_on(tensor, plan.device) for tensor in (dataset.x, dataset.y))
     federation = Federation(
-        module=build(model, plan.seed),
+        module=build(model, plan.seed).to(plan.device),
         loss=loss,
-        x=dataset.x,
-        y=dataset.y,
-        indices=indices,
+        x=x,
+        y=y,
+        indices=partition.indices,
         offsets=partition.offsets,
         training=training,
         seed=plan.seed,
@@ -162,18 +168,13 @@ def prepare(
     )
     if plan.participate and plan.participate > len(partition):
         raise InvalidInput(f"participate = {plan.participate} is more than the {len(partition)} clients there are")
-    evaluator = Evaluator(
-        federation,
-        dataset.x_test,
-        dataset.y_test,
-        dataset.classes,
-        None if parts is None else (parts.indices, parts.offsets),
-    )
+    own = None if parts is None else (parts.indices, parts.offsets)
+    x_test, y_test = (_on(tensor, plan.device) for tensor in (dataset.x_test, dataset.y_test))
+    evaluator = Evaluator(federation, x_test, y_test, dataset.classes, own)
     if method.pools_data:
         federation = federation.pooled()
     participate = 1 if method.pools_data else plan.participate or len(partition)
-    stored = replace(partition, indices=indices)
-    return Setting(method, federation, stored, dataset, evaluator, participate, plan)
+    return Setting(method, federation, partition, dataset, evaluator, participate, plan)
 
 
 def completed(experiment: Experiment, dataset: Dataset) -> Experiment:
@@ -205,7 +206,7 @@ def _public(
     method: Method, dataset: Dataset, plan: Plan
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None, NDArray[np.int64] | None]:
     """The server's rows: class-balanced, held out before partitioning, never from the test set."""
-    if not method.needs_public:
+    if not method.needs_public and plan.others_public == "shared":
         return None, None, None
     labels = dataset.labels
     order = rng.permutation(rng.key(plan.seed, "public"), len(dataset))
@@ -222,6 +223,25 @@ def _public(
         )
     public, scoring = np.sort(order[:size]), np.sort(order[size : size + plan.scoring])
     return public, scoring, np.sort(order[size + plan.scoring :])
+
+
+def _with_client(partition: Partition, rows: NDArray[np.int64]) -> Partition:
+    """The partition with one more client."""
+    names = None if partition.names is None else np.append(partition.names, "public")
+    return replace(
+        partition,
+        indices=np.concatenate([partition.indices, rows]),
+        offsets=np.append(partition.offsets, partition.offsets[-1] + len(rows)),
+        names=names,
+    )
+
+
+def _on(tensor: Tensor, device: str) -> Tensor:
+    try:
+        return tensor.to(torch.device(device))
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(f"device = {device!r} cannot be used here ({reason}); cpu always can") from None
 
 
 def _subset(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
@@ -250,7 +270,7 @@ def execute(
     method, plan = setting.method, setting.plan
     kind = method.records()["client"]
     keep: Memory | LedgerKeep
-    keep = Memory() if ledger is None or run is None else LedgerKeep(ledger, run, kind)  # type: ignore[arg-type]
+    keep = Memory() if ledger is None or run is None else LedgerKeep(ledger, run, kind, plan.device)  # type: ignore[arg-type]
     rows: list[dict[str, Any]] = []
     metrics: list[tuple[int, str, str, str, float | None]] = []
     with contextlib.ExitStack() as stack:
@@ -260,7 +280,7 @@ def execute(
         if runtime is None:
             runtime = stack.enter_context(create_runtime(plan.runtime, setting.federation, plan.workers))
         loop = Loop(setting.federation, method, runtime, setting.participate, keep)
-        snapshot = _resumed(ledger, run, method) or loop.start()
+        snapshot = _resumed(ledger, run, method, plan.device) or loop.start()
         first, began = snapshot.round, time.perf_counter()
         value: float | None = None
         try:
@@ -311,12 +331,12 @@ def execute(
     return Result(history, _module(setting, snapshot), run, ledger.path if ledger else None)
 
 
-def _resumed(ledger: Ledger | None, run: Run | None, method: Method) -> Snapshot | None:
+def _resumed(ledger: Ledger | None, run: Run | None, method: Method, device: str) -> Snapshot | None:
     stored = ledger.snapshot(run) if ledger is not None and run is not None else None
     if stored is None:
         return None
     at, server, buffers = stored
-    return Snapshot(at, method.records()["server"].decode(server), Buffers.decode(buffers))
+    return Snapshot(at, method.records()["server"].decode(server).to(device), Buffers.decode(buffers).to(device))
 
 
 def _worth_keeping(played: Round) -> dict[int, Any]:

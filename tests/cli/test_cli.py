@@ -127,6 +127,7 @@ BAD = [
     (["run", "--nesterov"], "nesterov"),
     (["run", "absent.toml"], "there is no file absent.toml"),
     (["run", "--workers", "0", "--runtime", "processes"], "workers"),
+    (["run", "--device", "cuda"], "device = 'cuda' cannot be used here"),
     (["compare", "--seeds", "5..1"], "5 comes after 1"),
     (["compare", "--algorithms", "fedavg,fedx"], "unknown algorithm 'fedx'"),
     (["compare", "--algorithms", "fedtrip:frist=init"], "did you mean 'first'?"),

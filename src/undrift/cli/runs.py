@@ -30,6 +30,7 @@ from undrift.cli.flags import ExperimentCommand, as_changes, given, parse_seeds
 from undrift.cli.showing import announce, print_json
 from undrift.core.errors import InvalidInput
 from undrift.data import data_root
+from undrift.evaluate import TEST
 from undrift.experiment import Experiment, merge, parse_method, read_toml
 from undrift.history import History
 from undrift.ledger import Ledger, Run
@@ -190,6 +191,8 @@ def _with_controls(methods: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _grid(values: dict[str, Any], methods: list[dict[str, Any]], seeds: Sequence[int], group: str) -> list[Experiment]:
     shared = dict(values)
+    if any(algorithms.algorithms()[m["name"]].needs_public for m in methods):
+        shared.setdefault("others_public", "held-out")  # so that all methods are compared on the same partition
     common = {k: v for k, v in dict(shared.pop("algorithm", {})).items() if k != "name"}
     known = {name: {s.name for s in cls.settings()} for name, cls in algorithms.algorithms().items()}
     found = []
@@ -280,7 +283,22 @@ def _table(histories: Sequence[History], target: float | None, as_json: bool, pa
     console.print(render(found, console.width))
     for sentence in sentences(found):
         say(escape(sentence))
+    for sentence in _beside(histories):
+        say(escape(sentence))
     say(f"ledger: [bold]{escape(str(path))}[/]")
+
+
+def _beside(histories: Sequence[History]) -> list[str]:
+    """What the methods' other models reach: pFedMo's server-side model alone, for one."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for history in histories:
+        for model in dict.fromkeys(m for _, m, d, k, _ in history.metrics if (d, k) == (TEST, "accuracy")):
+            if model != "global":
+                found.setdefault((history.label, model), []).append(history.curve(model, TEST, "accuracy")[1][-1])
+    return [
+        f"{label}: its {model} model alone ends at {100 * sum(values) / len(values):.1f} % on the test set."
+        for (label, model), values in found.items()
+    ]
 
 
 def demo(
@@ -297,7 +315,7 @@ def demo(
         "train": {"lr": 0.1, "batch_size": 16, "epochs": 2},
         "clients": 50,
         "participate": 10,
-        "rounds": 80,
+        "rounds": 60,
         "target": 0.85,
     }
     methods = [{"name": n} for n in ("fedavg", "fedprox", "scaffold", "fedtrip")]

@@ -38,6 +38,10 @@ class Kept:
             found |= {"buffers.floats": self.buffers.floats, "buffers.counts": self.buffers.counts}
         return found
 
+    def to(self, device: str) -> Kept:
+        """The same on a device."""
+        return Kept(self.state.to(device), None if self.buffers is None else self.buffers.to(device))
+
     def encode(self) -> bytes:
         return pack(self.tensors())
 

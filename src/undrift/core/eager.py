@@ -109,7 +109,7 @@ class Trainer:
 
 class EagerLocal(Local):
     def __init__(self, trainer: Trainer, client: int, round: int, rows: Tensor) -> None:
-        self._t, self._rows, self.client, self.round = trainer, rows, client, round
+        self._t, self._rows, self.client, self.round = trainer, rows.to(trainer.x.device), client, round
         self.training, self.layout = trainer.training, trainer.layout
         self.n = len(rows)
         self.lr = self.training.lr_at(round)
@@ -124,7 +124,7 @@ class EagerLocal(Local):
         self.spent = Spent()
         self.notes: dict[str, float] = {}
 
-    # -- batches -----------------------------------------------------------------------------------------------------
+    # -- batches ------------------------------------------------------------------------------------------------------
 
     def _next(self) -> EagerBatch:
         epoch, place = divmod(self._cursor, self.epoch_steps)
@@ -153,7 +153,7 @@ class EagerLocal(Local):
             x, y = self._t.x.index_select(0, rows), self._t.y.index_select(0, rows)
             yield EagerBatch(x, y, places, len(rows), self._key, "sweep", begin)
 
-    # -- evaluation at a point -----------------------------------------------------------------------------------------
+    # -- evaluation at a point ----------------------------------------------------------------------------------------
 
     def _replica(self, w: Tensor) -> Replica:
         live, other = self._t.live, self._t.other
@@ -267,7 +267,7 @@ class EagerLocal(Local):
     def criterion(self, outputs: Tensor, b: Batch) -> Tensor:
         return self._t.per_batch(outputs, b.y)
 
-    # -- loops ---------------------------------------------------------------------------------------------------------
+    # -- loops --------------------------------------------------------------------------------------------------------
 
     def descend(
         self,

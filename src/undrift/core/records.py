@@ -83,6 +83,10 @@ class Record:
         """The same record with plain numbers turned into tensors (float64, int64 or bool)."""
         return self.map(lambda field, value: _tensor(value))
 
+    def to(self, device: str | torch.device) -> Self:
+        """The same record with its tensors on a device."""
+        return self.map(lambda field, value: value.to(device) if isinstance(value, Tensor) else value)
+
     def row(self, i: int) -> Self:
         """What client ``i`` of the cohort gets: its row of every ``Each`` field."""
         return self.map(lambda field, value: value[i] if field.travel == "each" else value)
