@@ -111,7 +111,7 @@ def test_learning_rate_schedules() -> None:
     cosine = Training(lr=0.2, schedule="cosine", lr_rounds=10)
     assert cosine.lr_at(1) == pytest.approx(0.2)
     assert cosine.lr_at(6) == pytest.approx(0.1)
-    assert cosine.lr_at(11) == pytest.approx(0.0)
+    assert cosine.lr_at(11) == cosine.lr_at(10) > 0  # methods divide by it
 
 
 @pytest.mark.parametrize("nesterov", [False, True])

@@ -47,7 +47,8 @@ class Training(Settings):
         if self.schedule == "step":
             return self.lr * self.lr_decay ** (t // self.lr_every)
         if self.schedule == "cosine":
-            return self.lr * 0.5 * (1 + math.cos(math.pi * min(t / self.lr_rounds, 1)))
+            t = min(t, self.lr_rounds - 1)  # never 0: a momentum in the units of a gradient is divided by the rate
+            return self.lr * 0.5 * (1 + math.cos(math.pi * t / self.lr_rounds))
         return self.lr
 
     def batches_per_epoch(self, n: int) -> int:
