@@ -240,8 +240,7 @@ class _Pair:
         mine, theirs = restricted(group, seeds), restricted(baseline, seeds)
         self.seeds = len(seeds)
         self._mine, self._theirs = _Curves(mine, weights), _Curves(theirs, weights)
-        difference = np.array([a.final - b.final for a, b in zip(mine.runs, theirs.runs, strict=True)])
-        self.gain = _interval(weights @ difference, self.seeds)
+        self.gain = paired_difference([run.final for run in mine.runs], [run.final for run in theirs.runs])
 
     @classmethod
     def of(cls, group: Group, baseline: Group) -> _Pair | None:
@@ -257,6 +256,12 @@ class _Pair:
             return None  # one of the two did not reach it: there is no ratio to speak of
         with np.errstate(divide="ignore", invalid="ignore"):
             return _interval(theirs / mine, self.seeds)  # both not reached: not a number, left out of the interval
+
+
+def paired_difference(mine: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """How much larger the first figures are, seed by seed."""
+    difference = np.array(mine) - np.array(theirs)
+    return _interval(_weights(len(difference)) @ difference, len(difference))
 
 
 def _mean_and_each(runs: int) -> Floats:
