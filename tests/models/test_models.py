@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +14,7 @@ from undrift.core.cost import convolution_biases, profile
 from undrift.core.errors import InvalidInput
 from undrift.data import Dataset
 from undrift.models import LOSSES, MODELS, build, catalogue, default_model, spec
+from undrift.models.layers import FastConv2d
 
 SMALL = [name for name in MODELS if name not in ("vgg16", "firenet", "resnet18", "alexnet")]
 
@@ -127,6 +130,26 @@ class TestRewrite:
         assert torch.equal(fast(x), before)
         flat.zero_()
         assert torch.equal(fast(x), torch.zeros(4, 10))
+
+
+@pytest.mark.parametrize("name", ["covidnet", "firenet-light"])
+def test_fast_convolutions_change_no_number(name: str) -> None:
+    torch.manual_seed(0)
+    shape, classes = MODELS[name].example
+    fast = build(name, shape, classes).eval()
+    plain = copy.deepcopy(fast)
+    changed = [module for module in plain.modules() if isinstance(module, FastConv2d)]
+    for module in changed:
+        module.__class__ = nn.Conv2d  # type: ignore[assignment]
+    assert changed
+    x, y = torch.randn(4, *shape), torch.randint(0, classes, (4,))
+    for model in (plain, fast):
+        F.cross_entropy(model(x), y).backward()
+    assert torch.allclose(plain(x), fast(x), atol=1e-6)
+    for a, b in zip(plain.parameters(), fast.parameters(), strict=True):
+        assert a.grad is not None
+        assert b.grad is not None
+        assert torch.allclose(a.grad, b.grad, atol=1e-6)
 
 
 def test_har_lenet_pads_to_a_picture() -> None:

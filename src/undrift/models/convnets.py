@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from undrift.core.errors import InvalidInput
 from undrift.core.settings import at_least, between
+from undrift.models.layers import FastConv2d, GlobalMean
 from undrift.models.spec import Classifier, ModelSpec
 
 Rate = Annotated[float, "dropout rate", between(0, 1, open_high=True)]
@@ -52,8 +53,7 @@ class AlexNet(ModelSpec):
             *_conv(192, 384, 3, 1),
             *_conv(384, 256, 3, 1),
             *_conv(256, 256, 3, 1),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
+            GlobalMean(),
             nn.Dropout(self.dropout),
             nn.Linear(256, 1024),
             nn.ReLU(),
@@ -105,7 +105,7 @@ class VGG16(ModelSpec):
                 layers += _conv(channels, width, 3, 1)
                 channels = width
             layers.append(nn.MaxPool2d(2))
-        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        layers.append(GlobalMean())
         for a, b in ((512, self.width), (self.width, self.width)):
             layers += [nn.Linear(a, b), nn.ReLU(), nn.Dropout(self.dropout)]
         return Layers(nn.Sequential(*layers), self.width, classes)
@@ -163,7 +163,7 @@ class FireNetLight(ModelSpec):
         channels, height, width = self.image(shape, 22)
         layers: list[nn.Module] = []
         for a, b in ((channels, 16), (16, 32), (32, 64)):
-            layers += [*_conv(a, b, 3, 0), nn.AvgPool2d(2), nn.Dropout(self.dropout)]
+            layers += [FastConv2d(a, b, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Dropout(self.dropout)]
             height, width = (height - 2) // 2, (width - 2) // 2
         layers += [nn.Flatten(), nn.Linear(64 * height * width, 256), nn.ReLU(), nn.Dropout(0.4 * self.dropout)]
         layers += [nn.Linear(256, 128), nn.ReLU()]
@@ -178,14 +178,14 @@ class Pepx(nn.Module):
         narrow = max(inputs // 2, 4)
         wide = 2 * narrow
         self.body = nn.Sequential(
-            nn.Conv2d(inputs, narrow, 1),
-            nn.Conv2d(narrow, wide, 1),
-            nn.Conv2d(wide, wide, 3, padding=1, groups=wide),
-            nn.Conv2d(wide, narrow, 1),
-            nn.Conv2d(narrow, outputs, 1),
+            FastConv2d(inputs, narrow, 1),
+            FastConv2d(narrow, wide, 1),
+            FastConv2d(wide, wide, 3, padding=1, groups=wide),
+            FastConv2d(wide, narrow, 1),
+            FastConv2d(narrow, outputs, 1),
             nn.GroupNorm(4, outputs),
         )
-        self.shortcut = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
+        self.shortcut = nn.Identity() if inputs == outputs else FastConv2d(inputs, outputs, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))
@@ -202,7 +202,7 @@ class CovidNet(ModelSpec):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         channels, _, _ = self.image(shape, 16)
         body = nn.Sequential(
-            nn.Conv2d(channels, 24, 5, stride=2, padding=2),
+            FastConv2d(channels, 24, 5, stride=2, padding=2),
             nn.ReLU(),
             nn.MaxPool2d(2),
             Pepx(24, 32),
@@ -212,8 +212,7 @@ class CovidNet(ModelSpec):
             Pepx(64, 64),
             nn.MaxPool2d(2),
             Pepx(64, 128),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
+            GlobalMean(),
         )
         return Layers(body, 128, classes)
 
