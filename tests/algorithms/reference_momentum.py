@@ -71,6 +71,7 @@ class Problem:
     inner: bool = False
     momentum: float = 0.0
     nesterov: bool = False
+    clip: float = np.inf
 
     def raw(self, w: Array, rows: Any) -> Array:
         return gradient(w, self.X[rows], self.y[rows], self.hidden)
@@ -80,6 +81,10 @@ class Problem:
         return g + self.decay * w if self.inner else g
 
     def outer(self, v: Array, w: Array) -> Array:
+        """The direction of a step: clipped, and then decayed."""
+        length = float(np.linalg.norm(v))
+        if length > self.clip:
+            v = v * self.clip / length
         return v if self.inner else v + self.decay * w
 
     def shares(self, t: int, uniform: bool) -> list[float]:

@@ -20,6 +20,7 @@ PLAIN = [
     {},
     {"weight_decay": 0.05} | DECAY,
     {"weight_decay": 0.05, "decay_mode": "inner"} | DECAY,
+    {"weight_decay": 0.05, "clip": 0.4},
 ]
 MOMENTUM = [
     {"momentum": 0.6, "weight_decay": 0.05} | DECAY,
@@ -46,6 +47,7 @@ def naive(here: Federation, hidden: int = 0) -> Problem:
         inner=training.decay_mode == "inner",
         momentum=training.momentum,
         nesterov=training.nesterov,
+        clip=training.clip or np.inf,
     )
 
 
