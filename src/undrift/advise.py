@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 BUDGETS = ("rounds", "bytes", "macs", "seconds")
 Goal = Literal["global", "personal"]
 CONTROL = "fedavg"
+START = 0.05  # share of the budget before anyone is dropped
+LEAST = 3  # and rounds
 _RANGE = at_least(1)
 
 
@@ -63,7 +65,7 @@ class Budget:
 
     def rounds(self, share: float, per_round: float) -> int:
         """How many rounds a share of the budget pays for."""
-        return max(1, math.floor(share * self.amount / per_round + 1e-9))
+        return max(LEAST, math.floor(share * self.amount / per_round + 1e-9))
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,12 @@ class Pilot:
         if len(self.seeds) < 2:
             raise InvalidInput("a pilot needs at least two seeds: with one, chance cannot be told from a difference")
 
+    def shares(self, rungs: int) -> list[float]:
+        """The shares of the budget, rung by rung: growing evenly from a fair start, since slow starters may win."""
+        first = min(self.share, max(self.share / 2 ** (rungs - 1), START))
+        steps = max(1, rungs - 1)
+        return [first * (self.share / first) ** (rung / steps) for rung in range(rungs)]
+
     def entrants(self) -> list[str]:
         known = algorithms.algorithms()
         if self.methods:
@@ -131,7 +139,7 @@ def advise(
     """Run the pilot, rung by rung, and say which method to take."""
     left = pilot.entrants()
     rungs = max(1, math.ceil(math.log2(max(1, len(left) / pilot.finalists)))) + 1
-    shares = [pilot.share / 2 ** (rungs - 1 - rung) for rung in range(rungs)]
+    shares = pilot.shares(rungs)
     standings: dict[str, Standing] = {}
     prices = _probe(pilot, left, ledger, workers, root, tell)
     for rung, share in enumerate(shares):
@@ -254,7 +262,7 @@ def _conclusion(pilot: Pilot, left: Sequence[Standing]) -> tuple[str, list[str]]
         return best.method, [*sentences, caution]
     rivals = [best, *unlike]
     names = words.series([s.title for s in rivals])
-    told = f"The pilot cannot tell {names} apart: {ahead}, " + words.series(
+    told = f"The pilot cannot tell {names} apart: {ahead[0].lower()}{ahead[1:]}, " + words.series(
         [f"{_points(_difference(best, s))} over {s.title}" for s in unlike]
     )
     if control in rivals and control is not None:
@@ -310,17 +318,18 @@ def table(advice: Advice) -> Table:
 
     what = "accuracy on the test set" if advice.goal == "global" else "accuracy on the clients' own test parts"
     shown = Table(title=f"pilot for {advice.budget}: {what}, {len(advice.seeds)} seeds", title_justify="left")
-    for title in ("method", "rounds played", "share of budget", "accuracy", "traffic a round", "compute a round", ""):
-        shown.add_column(title, justify="left" if title in ("method", "") else "right", overflow="fold")
+    for title in ("method", "rounds", "of budget", "accuracy", "traffic/round", "compute/round", ""):
+        left = title in ("method", "")
+        shown.add_column(title, justify="left" if left else "right", no_wrap=title != "", overflow="fold")
     last = max((s.rung for s in advice.standings if not s.error), default=0)
     for s in advice.standings:
         if s.error:
             cells = [s.title, "–", "–", "–", "–", "–", s.error]
         else:
             spread = "" if math.isnan(s.score.sd) else f" ± {100 * s.score.sd:.1f}"
-            note = "finalist" if s.rung == last else f"dropped in rung {s.rung + 1}"
+            note = "finalist" if s.rung == last else f"out in rung {s.rung + 1}"
             cells = [
-                s.title, str(s.rounds), words.target_words(round(s.share, 4)), f"{100 * s.score.mean:.1f}{spread} %",
+                s.title, str(s.rounds), words.target_words(round(s.share, 3)), f"{100 * s.score.mean:.1f}{spread} %",
                 words.data_size(s.cost["bytes"]), words.operations(s.cost["macs"]), note,
             ]  # fmt: skip
         shown.add_row(*(Text(cell) for cell in cells), style="bold" if s.method == advice.take else "")

@@ -429,7 +429,8 @@ def heat_map(outcome: Outcome, path: str | Path, *, force: bool = False) -> None
     rows = max(len(found[3]) for found in maps.values())
     width = sum(1.0 + 0.55 * len(found[2]) for found in maps.values()) + 1.2
     with drawing(path, max(3.4, width), 1.3 + 0.4 * rows, force) as (figure, _):
-        panels = figure.subplots(1, len(maps), squeeze=False)[0]
+        ratios = [1 + len(found[2]) for found in maps.values()]
+        panels = figure.subplots(1, len(maps), squeeze=False, width_ratios=ratios)[0]
         for axes, (method, (x, y, columns, lines, values)) in zip(panels, maps.items(), strict=True):
             image = axes.imshow(scale * values, vmin=low, vmax=high, cmap="viridis" if share else "viridis_r")
             axes.set(title=method, xlabel=x, ylabel=y, xticks=range(len(columns)), yticks=range(len(lines)))
