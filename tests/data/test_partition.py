@@ -102,6 +102,16 @@ class TestDirichlet:
         assert sorted(parts.indices) == list(range(2000))
         assert parts.description["moved"] > 0
 
+    @settings(max_examples=50, deadline=None)
+    @given(counts=st.lists(st.integers(5, 40), min_size=1, max_size=5), clients=st.integers(1, 20), data=st.data())
+    def test_any_feasible_min_size_is_met(self, counts: list[int], clients: int, data: st.DataObject) -> None:
+        y = labels_of(counts)
+        clients = min(clients, len(y))
+        low = data.draw(st.integers(1, len(y) // clients))
+        parts = partition("dirichlet", y, clients, 1, alpha=0.05, min_size=low)
+        assert parts.sizes.min() >= low
+        assert sorted(parts.indices) == list(range(len(y)))
+
     def test_min_size_equal_to_the_mean_forces_equal_sizes(self) -> None:
         assert set(partition("dirichlet", labels_of([10, 10, 20]), 8, 3, min_size=5).sizes) == {5}
 

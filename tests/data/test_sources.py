@@ -208,7 +208,7 @@ class TestEmnist:
     def test_augmentation_can_be_left_out(self, tmp_path: Path) -> None:
         write_mnist(tmp_path / "EMNIST/raw", names=self.names, classes=47)
         assert load("emnist", tmp_path).augment is not None
-        assert load("emnist", tmp_path, augment=False).augment is None
+        assert load("emnist", tmp_path, augment="none").augment is None
 
 
 def write_cifar10(root: Path, form: str) -> tuple[np.ndarray, np.ndarray]:

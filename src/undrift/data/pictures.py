@@ -130,7 +130,9 @@ class Emnist(_Idx):
         for part in ("train", "test")
         for kind in ("images-idx3", "labels-idx1")
     )
-    augment: Annotated[bool, "mirror, rotate, shift and scale training pictures, as in FedTrip"] = True
+    augment: Annotated[
+        Literal["none", "affine"], "training pictures: mirror, rotate, shift and scale (FedTrip), or none"
+    ] = "affine"
 
     def layouts(self) -> tuple[Layout, ...]:
         raw, flat = super().layouts()
@@ -148,7 +150,7 @@ class Emnist(_Idx):
         return [(a.transpose(0, 2, 1) if a.ndim == 3 else a, path) for a, path in found]
 
     def augmentation(self) -> Augmentation | None:
-        return FlipAffine(10.0, 0.2, (0.8, 1.2), fill=-1.0) if self.augment else None
+        return FlipAffine(10.0, 0.2, (0.8, 1.2), fill=-1.0) if self.augment == "affine" else None
 
 
 Crop = Literal["none", "always", "half"]
