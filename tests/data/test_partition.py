@@ -230,6 +230,14 @@ class TestColumn:
         assert groups[0] | groups[1] == {"a", "b", "c"}
         assert not groups[0] & groups[1]
 
+    def test_groups_have_their_own_test_rows(self) -> None:
+        data = self.data()
+        parts = partition("column", data, 2, 1, group=True)
+        assert data.client is not None
+        assert data.client_test is not None
+        for rows, rows_test in zip(parts, test_parts(parts, data, 1), strict=True):
+            assert set(data.client[rows]) == set(data.client_test[rows_test])
+
     def test_data_without_clients(self) -> None:
         with pytest.raises(InvalidInput, match="names no clients"):
             partition("column", dataset(np.arange(8) % 2), None, 1)

@@ -614,9 +614,14 @@ def test_parts(parts: Partition, dataset: Dataset, seed: int) -> Partition:
     """
     count = len(dataset.y_test)
     owner = np.full(count, -1, np.int64)
-    if parts.names is not None and dataset.client_test is not None:
-        place = np.minimum(np.searchsorted(parts.names, dataset.client_test), len(parts) - 1)
-        owner = np.where(parts.names[place] == dataset.client_test, place, -1)
+    groups = parts.description.get("groups", parts.names)  # one name per client, or several
+    if groups is not None and dataset.client_test is not None:
+        names = np.array([str(name) for group in groups for name in (group if isinstance(group, list) else [group])])
+        holder = np.repeat(np.arange(len(parts)), [len(g) if isinstance(g, list) else 1 for g in groups])
+        order = np.argsort(names)
+        wanted = dataset.client_test.astype(str)
+        place = order[np.minimum(np.searchsorted(names, wanted, sorter=order), len(names) - 1)]
+        owner = np.where(names[place] == wanted, holder[place], -1)
     labels, labels_test = dataset.labels, dataset.labels_test
     if labels is None or labels_test is None:
         labels, labels_test = np.zeros(len(dataset), np.int64), np.zeros(count, np.int64)
