@@ -203,10 +203,10 @@ DOMO = (0.148148148148, -0.610169491525)
         (quad1, "mimelite", {"beta": 0.9, **SAMPLES}, (0.142918911128, -0.600120763831)),
         (uneven_steps, "fednova", {}, (0.190613011445, -0.577172978534)),
         (quad1, "fedcm", {"alpha": 0.1}, (0.334453781513, -0.334453781513)),
-        (quad1, "fedspeed", {"lambda_p": 0.1, "rho": 0}, (1 / 3, -1 / 3)),
+        (quad1, "fedspeed", {"lambda_p": 1, "rho": 0}, (1 / 3, -1 / 3)),
     ],
 )
 def test_fixed_points(federation: Callable[[], Federation], name: str, settings: dict[str, Any], point: Pair) -> None:
-    rounds = {"fedspeed": 1200, "fedcm": 700, "mime": 700, "mimelite": 700}.get(name, 250)
+    rounds = 500 if name in ("fedcm", "mime", "mimelite") else 200
     reached = trajectory(federation(), name, rounds, **settings)[-1]
     np.testing.assert_allclose(reached, point, rtol=0, atol=1e-9)

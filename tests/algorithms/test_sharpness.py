@@ -6,10 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from undrift.algorithms import create
+from undrift.algorithms.fedspeed import Client, FedSpeed, Server
+from undrift.core.client import Kept
 from undrift.core.errors import InvalidInput
+from undrift.core.loop import Loop, Memory, Snapshot
 from undrift.core.training import Training
+from undrift.runtimes.serial import Serial
 from worked import play, quad1, quadratics, slopes, small, trajectory
 
 B = [(1.0, 0.0), (-0.5, 2.0)]
@@ -57,11 +62,19 @@ def test_the_server_knows_the_mean_of_all_duals(name: str) -> None:
 
 
 def test_at_fedspeeds_fixed_point_clients_stay_and_duals_cancel() -> None:
-    rounds = play(quad1(), "fedspeed", 1200, lambda_p=0.1, rho=0)
-    last, before = rounds[-1], rounds[-2]
-    for client, kept in last.kept.items():  # h_i + (w_i^K - w) has not changed: w_i^K = w
-        np.testing.assert_allclose(kept.state.h, before.kept[client].state.h, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(last.snapshot.server.h, [0, 0], atol=1e-9)
+    """At the optimum, with duals h_i = -g_i/λ_p, nobody moves."""
+    best = np.array([1 / 3, -1 / 3])
+    slopes_there = np.array([[1, 2], [2, 1]]) * (best - np.array([[1, 0], [0, -1]]))
+    np.testing.assert_allclose(slopes_there.sum(0), [0, 0], atol=1e-15)
+    here, method, keep = quad1(), FedSpeed(lambda_p=0.1, rho=0), Memory()
+    duals = [torch.from_numpy(-g / 0.1) for g in slopes_there]
+    keep.save({i: Kept(Client(h)) for i, h in enumerate(duals)})
+    loop = Loop(here, method, Serial(here), 2, keep)
+    start = Snapshot(0, Server(torch.from_numpy(best), torch.zeros(2).double()), here.start()[1])
+    after = loop.play(start)
+    np.testing.assert_allclose(after.snapshot.server.x, best, rtol=0, atol=1e-14)
+    for i, h in enumerate(duals):  # h_i moves by w_i^K - w
+        np.testing.assert_allclose(after.kept[i].state.h, h, rtol=0, atol=1e-14)
 
 
 def test_fedsmoos_common_ascent_has_the_radius() -> None:
