@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -29,12 +30,23 @@ class Tracker(Protocol):
 
 
 def tracker(kind: str, run: Run, where: str | Path | None = None) -> Tracker:
-    """A tracker of one run. ``where``: TensorBoard's log folder, or MLflow's tracking address or folder."""
+    """A tracker of one run. ``where``: TensorBoard's log folder, or MLflow's tracking address (or a folder for it)."""
     if kind == "tensorboard":
         return TensorBoard(run, Path(where or "runs/tensorboard"))
     if kind == "mlflow":
-        return MLflow(run, str(where) if where else None)
+        return MLflow(run, _address(where))
     raise unknown("tracker", kind, KINDS)
+
+
+def _address(where: str | Path | None) -> str | None:
+    """What MLflow calls a tracking URI; None leaves it to MLflow's own environment variable."""
+    if where is None and "MLFLOW_TRACKING_URI" in os.environ:
+        return None
+    if "://" in str(where):
+        return str(where)
+    folder = Path(where or "runs").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{folder}/mlflow.db"
 
 
 def scalars(entry: Entry) -> Iterator[tuple[str, float]]:
