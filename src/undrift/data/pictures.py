@@ -119,7 +119,7 @@ class Emnist(_Idx):
     name = "emnist"
     title = "EMNIST balanced, letters and digits"
     homepage = "https://www.nist.gov/itl/products-and-services/emnist-dataset"
-    licence = "public domain (US government work)"
+    licence = "see its page"
     size = "562 MB"
     folder = "EMNIST"
     classes = 47
@@ -264,7 +264,7 @@ class TinyImageNet(Published):
     name = "tinyimagenet"
     title = "Tiny-ImageNet"
     homepage = "http://cs231n.stanford.edu/"
-    licence = "non-commercial research (ImageNet's terms)"
+    licence = "see its page (ImageNet's terms)"
     size = "248 MB"
     pixels: Annotated[int, "resize to so many pixels a side", at_least(8)] = 64
     augment: Annotated[Crop, CropHelp] = "half"
@@ -393,7 +393,7 @@ class Covidx(Published):
     title = "COVID-19 chest X-rays"
     homepage = "https://github.com/ieee8023/covid-chestxray-dataset"
     licence = "per picture, mostly CC BY-NC-SA"
-    size = "about 250 MB"
+    size = "not stated"
     pixels: Annotated[int, "resize to so many pixels a side", at_least(8)] = 64
     test_fraction: Fraction = 0.2
 
@@ -474,9 +474,9 @@ class Fire(Published):
 
     name = "fire"
     title = "fire detection pictures"
-    homepage = "https://collections.durham.ac.uk/files/r2d217qp536"
-    licence = "CC BY 4.0"
-    size = "6.6 GB"
+    homepage = "https://doi.org/10.15128/r2d217qp536"
+    licence = "see its page"
+    size = "10.5 GB"
     pixels: Annotated[int, "resize to so many pixels a side", at_least(8)] = 64
 
     def layouts(self) -> tuple[Layout, ...]:
