@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Annotated, ClassVar, Literal
 
-from torch import Tensor, arange, expm1, isfinite, log1p, stack, tensor, where, zeros_like
+from torch import Tensor, arange, expm1, float64, isfinite, log1p, stack, tensor, where, zeros, zeros_like
 
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
@@ -50,7 +50,7 @@ class Up(Upload):
     mu: Each[Scalar]
     rho: Each[Scalar]
     beta: Each[Scalar]
-    known: Each[Scalar]  # 1 where ρ_i and β_i could be estimated
+    known: Each[Scalar]  # 1 where there is a last local model to estimate ρ_i and β_i from
 
 
 class FedADM(Algorithm[Server, Client, Down, Up]):
@@ -96,10 +96,10 @@ class FedADM(Algorithm[Server, Client, Down, Up]):
                 )
 
     def server_init(self, x: Tensor, population: Population) -> Server:
-        return Server(x, x, self.tau or 1, TRAINING, -1.0, zeros_like(tensor(self.budget).double()))
+        return Server(x, x, self.tau or 1, TRAINING, -1.0, zeros(len(self.budget), dtype=float64))
 
     def client_init(self, x: Tensor, layout: Layout) -> Client:
-        zero = tensor(0.0).double()
+        zero = zeros((), dtype=float64)
         return Client(zero + self.mu, x, x.new_zeros(()), zeros_like(x), tensor(-1), zero)
 
     def broadcast(self, server: Server, cohort: Cohort) -> Down:
@@ -113,9 +113,9 @@ class FedADM(Algorithm[Server, Client, Down, Up]):
         b = local.batch(where(me.seen > 0, me.index, index))  # estimates need the batch that ended the last round
         f, g = local.value_and_grad(w, b)
         far = (me.y - w).norm()
-        known = (me.seen > 0) & (far > 1e-10)
-        rho = where(known, (me.f - f).abs() / far, 0.0)
-        beta = where(known, (me.g - g).norm() / far, 0.0).clamp(min=1e-5)
+        apart = (me.seen > 0) & (far > 1e-10)
+        rho = where(apart, (me.f - f).abs() / far, 0.0)
+        beta = where(apart, (me.g - g).norm() / far, 0.0).clamp(min=1e-5)
 
         m = zeros_like(w)  # no momentum
 
@@ -126,7 +126,7 @@ class FedADM(Algorithm[Server, Client, Down, Up]):
         start = local.move(w, g + mu * (w - a), m)[0]  # the first step needs no second gradient
         y, index = local.fold(step, (start, b.index), down.tau - 1)
         f_y, g_y = local.value_and_grad(y, local.batch(index))
-        up = Up(y, g, local.loss(w, b), local.loss(down.best, b), mu, rho, beta, known)  # lines 8, 9
+        up = Up(y, g, local.loss(w, b), local.loss(down.best, b), mu, rho, beta, me.seen)  # lines 8, 9
         return up, Client(mu, y, f_y, g_y, index, me.seen * 0 + 1)
 
     def server_update(self, server: Server, up: Up, cohort: Cohort) -> Server:
@@ -147,7 +147,9 @@ class FedADM(Algorithm[Server, Client, Down, Up]):
             "rho": float(q @ up.rho / (q @ up.known).clamp(min=1e-30)),
             "beta": float(q @ (up.beta * up.known) / (q @ up.known).clamp(min=1e-30)),
         }
-        R = tensor(self.budget).double()
+        for name, value in estimates.items():
+            cohort.note(name, value)
+        R = tensor(self.budget, dtype=float64)
         if self.tau is None and bool(up.known.any()):
             if cohort.size == 1:
                 warnings.warn("FedADM: a cohort of one has no gradient divergence; tau stays as it is", stacklevel=2)
@@ -180,7 +182,7 @@ class FedADM(Algorithm[Server, Client, Down, Up]):
         if self.resources == "measured":
             longest = max(spent.seconds for spent in cohort.cost)
             c[0], b[0] = max(longest / tau, 1e-10), max(cohort.elapsed - longest, 1e-10)
-        return tensor(c).double(), tensor(b).double()
+        return tensor(c, dtype=float64), tensor(b, dtype=float64)
 
     def control(
         self, tau: Tensor, eta: float, mu: Tensor, rise: float, c: Tensor, b: Tensor, R: Tensor,

@@ -1,0 +1,246 @@
+"""FedADM: the control of the number of steps, the proximal weights, the budget, and what it is without them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from recording import recorded, states
+from undrift.algorithms import create
+from undrift.core.errors import InvalidInput
+from undrift.core.loop import Round
+from undrift.core.reduce import reduce_uploads
+from worked import play, quadratics, small, toy, trajectory
+
+ENDLESS: dict[str, Any] = {"budget": (1e9,)}
+C, B, ETA = 0.013015156, 0.131604348, 0.01
+
+
+def latest(played: list[Round]) -> list[list[float]]:
+    return [r.snapshot.server.x.tolist() for r in played]
+
+
+def G(R: float, tau: Any = 100, delta: float = 0.5, mu: float = 0.0, form: str = "corrected", xi: float = 1.0) -> Any:
+    """The control function of the specification's example, for every tau up to a limit."""
+    method: Any = create("fedadm", xi=xi, form=form)
+    mus, search = torch.full((5,), mu, dtype=torch.float64), torch.arange(1, tau + 1, dtype=torch.float64)
+    c, b, budget = (torch.tensor([v], dtype=torch.float64) for v in (C, B, R))
+    return method.control(search, ETA, mus, 0.0, c, b, budget, delta=delta, rho=1.0, beta=1.0)
+
+
+def best(*args: Any, **settings: Any) -> int:
+    return int(G(*args, **settings).argmin()) + 1
+
+
+# --- the control function ---------------------------------------------------------------------------------------------
+
+
+def test_worked_values_of_the_control_function() -> None:
+    found = [G(15)[tau - 1].item() for tau in (1, 2, 5, 10, 20)]
+    assert found == pytest.approx([38.565201, 21.022761, 10.528488, 7.112483, 5.596915], abs=5e-7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "taus"),
+    [
+        ({"delta": 0.5}, (36, 13, 2)),
+        ({"delta": 2.0}, (21, 8, 2)),
+        ({"delta": 0.05}, (84, 31, 6)),
+        ({"delta": 0.0}, (100, 100, 100)),
+        ({"delta": 0.5, "mu": 0.5}, (29, 11, 2)),
+    ],
+)
+def test_worked_numbers_of_steps(settings: dict[str, float], taus: tuple[int, ...]) -> None:
+    assert tuple(best(R, **settings) for R in (15, 60, 600)) == taus
+
+
+def test_the_printed_form_chooses_other_numbers() -> None:
+    assert (best(15, form="printed"), best(600, form="printed")) == (24, 9)
+
+
+def test_an_endless_budget_takes_single_steps() -> None:
+    assert best(1e9) == 1
+
+
+def test_the_binding_resource_counts() -> None:
+    method: Any = create("fedadm", xi=1.0)
+    search, mus = torch.arange(1, 101, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
+    c, b, R = (torch.tensor(v, dtype=torch.float64) for v in ([C, 1.0], [B, 0.1], [15.0, 40.0]))
+    two = method.control(search, ETA, mus, 0.0, c, b, R, delta=0.5, rho=1.0, beta=1.0)
+    each = [
+        method.control(search, ETA, mus, 0.0, c[m : m + 1], b[m : m + 1], R[m : m + 1], delta=0.5, rho=1.0, beta=1.0)
+        for m in (0, 1)
+    ]
+    torch.testing.assert_close(two, torch.maximum(*each))  # G falls with T, so the smaller T gives the larger G
+    assert not torch.equal(two, each[0])
+
+
+def test_identities_of_the_gap() -> None:
+    method: Any = create("fedadm")
+    mu = torch.tensor([0.1, 0.7, 0.4], dtype=torch.float64)
+    eta, delta, beta = 0.03, 1.7, 0.9
+    h = method.gap(torch.arange(0, 3, dtype=torch.float64), eta, mu, delta, beta)
+    assert h[:2].tolist() == pytest.approx([0, 0], abs=1e-16)
+    assert h[2].item() == pytest.approx(delta * eta**2 * (beta + 0.4), rel=1e-12)
+    s = beta + 0.4
+    (h3,) = method.gap(
+        torch.tensor([3.0], dtype=torch.float64), eta, torch.full((3,), 0.4, dtype=torch.float64), delta, beta
+    )
+    assert h3.item() == pytest.approx(delta * s * (3 * eta**2 + eta**3 * s), rel=1e-12)
+
+
+def test_overflow_is_infinite() -> None:
+    method: Any = create("fedadm", tau_max=10**6)
+    h = method.gap(
+        torch.tensor([10.0, 1e6], dtype=torch.float64), 0.5, torch.tensor([0.0], dtype=torch.float64), 1.0, 10.0
+    )
+    assert torch.isinf(h[1])
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+def test_with_fixed_steps_and_no_proximal_weight_it_is_fedavg_bit_for_bit() -> None:
+    mine = latest(play(toy(), "fedadm", 6, tau=2, alpha=0, mu=0, **ENDLESS))
+    assert mine == trajectory(toy(), "fedavg", 6)
+
+
+def test_with_fixed_steps_and_a_constant_weight_it_is_fedprox_bit_for_bit() -> None:
+    mine = latest(play(toy(), "fedadm", 6, tau=2, alpha=0, mu=0.7, anchor="latest", **ENDLESS))
+    assert mine == trajectory(toy(), "fedprox", 6, mu=0.7)
+
+
+def test_the_returned_model_is_the_best_one_sent_so_far() -> None:
+    here = small(batch_size=0)
+    played, seen = recorded(here, "fedadm", 8, tau=3, alpha=0, **ENDLESS)
+    losses = []
+    for task, replies in seen:
+        n = np.array([reply.samples for reply in replies])
+        losses.append((float(np.average([r.up.f.item() for r in replies], weights=n)), task.down.x))
+    for k, result in enumerate(played):
+        assert torch.equal(result.snapshot.server.best, min(losses[: k + 1], key=lambda pair: pair[0])[1])
+
+
+def test_estimates_on_quadratics() -> None:
+    a, b = 2.5, [[0.0, 1.0], [3.0, -1.0], [1.0, 2.0]]
+    here = quadratics([[a, a]] * 3, b, [1, 2, 3], [0.0, 0.0], toy().training)
+    played, seen = recorded(here, "fedadm", 3, tau=2, alpha=0, **ENDLESS)
+    centre = np.average(b, axis=0, weights=[1, 2, 3])
+    for t, (result, (_, replies)) in enumerate(zip(played, seen, strict=True), 1):
+        assert [bool(reply.up.known) for reply in replies] == [t > 1] * 3
+        if t > 1:
+            np.testing.assert_allclose([reply.up.beta.item() for reply in replies], a, rtol=1e-12)
+        far = [a * np.linalg.norm(np.array(row) - centre) for row in b]
+        assert result.notes["delta"] == pytest.approx(np.average(far, weights=[1, 2, 3]), rel=1e-12)
+
+
+def test_proximal_weights_fall_to_zero_and_no_further() -> None:
+    here = quadratics([[0], [0]], [[0], [0]], [1, 1], [1.0], toy().training)  # nothing moves: the distance is 0
+    played = play(here, "fedadm", 5, tau=2, alpha=1, xi=0.2, mu=0.5, **ENDLESS)
+    assert [r.notes["mu"] for r in played] == pytest.approx([0.5, 0.3, 0.1, 0, 0], abs=1e-15)
+
+
+@pytest.mark.parametrize("anchor", ["best", "latest"])
+def test_proximal_weights_follow_the_distance_to_the_anchor(anchor: str) -> None:
+    settings: dict[str, Any] = {"tau": 2, "alpha": 0.5, "xi": 0.1, "mu": 0.2, "anchor": anchor} | ENDLESS
+    _, seen = recorded(toy(), "fedadm", 4, **settings)
+    for (_, before), (task, after) in pairwise(seen):
+        a = task.down.best if anchor == "best" else task.down.x
+        for old, new in zip(before, after, strict=True):
+            expected = max(0.0, old.state.mu.item() + 0.5 * (abs((old.state.y - a).item()) - 0.1))
+            assert new.state.mu.item() == pytest.approx(expected, abs=1e-15)
+
+
+def test_steps_grow_by_ten_at_most_and_not_beyond_the_limit() -> None:
+    here = quadratics([[1]] * 3, [[2]] * 3, [1] * 3, [0.0], toy(lr=1e-3).training)  # no divergence: as many as possible
+    played = play(here, "fedadm", 6, tau_max=60, budget=(1e4,))
+    assert [r.notes["tau"] for r in played] == [1, 1, 10, 60, 60, 60]
+
+
+def test_the_diagnostics_of_loss_dissimilarity() -> None:
+    for result in play(small(), "fedadm", 4, participate=3, tau=2, **ENDLESS):
+        assert result.notes["B"] > 1
+        assert result.notes["Hs"] > 0
+    alike = quadratics([[1]] * 3, [[2]] * 3, [1] * 3, [0.0], toy().training)
+    for result in play(alike, "fedadm", 4, tau=2, **ENDLESS):
+        assert result.notes["B"] == pytest.approx(1, abs=1e-15)
+        assert result.notes["Hs"] == 0
+
+
+def test_a_cohort_of_one_keeps_its_number_of_steps() -> None:
+    with pytest.warns(UserWarning, match="cohort of one has no gradient divergence"):
+        played = play(small(sizes=(9,)), "fedadm", 3)
+    assert [r.notes["tau"] for r in played] == [1, 1, 1]
+
+
+# --- the budget -------------------------------------------------------------------------------------------------------
+
+EXACT: dict[str, Any] = {"step_cost": (0.1,), "step_sd": (0.0,), "round_cost": (0.5,), "round_sd": (0.0,)}
+
+
+def until_finished(settings: dict[str, Any]) -> list[Round]:
+    method = create("fedadm", **settings)
+    played = play(small(), "fedadm", 60, **settings)
+    (end,) = [i for i, r in enumerate(played) if method.finished(r.snapshot.server)][:1]
+    return played[: end + 1]
+
+
+def test_the_run_ends_within_its_budget_after_a_round_that_only_evaluates() -> None:
+    played = until_finished({"tau": 4, "budget": (10.0,)} | EXACT)
+    used = [r.snapshot.server.used.item() for r in played]
+    assert [r.notes["tau"] for r in played] == [4] * (len(played) - 2) + [played[-2].notes["tau"], 1]
+    assert used[-1] == pytest.approx(sum(0.1 * r.notes["tau"] + 0.5 for r in played), abs=1e-12)
+    assert 10 - 0.9 < used[-1] <= 10 + 0.1 + 0.5  # the last round takes a step even if only evaluating is left
+    assert torch.equal(played[-1].snapshot.server.x, played[-2].snapshot.server.x)
+
+
+def test_the_first_resource_that_runs_out_ends_the_run() -> None:
+    two = {name: (*values, values[0] * 3) for name, values in EXACT.items()}
+    played = until_finished({"tau": 4, "budget": (10.0, 12.0)} | two)
+    used = played[-1].snapshot.server.used
+    assert used[0] < 10 - 0.9
+    assert 12 - 2.7 < used[1] <= 12 + 1.8
+
+
+def test_simulated_resources_come_from_the_seed_alone() -> None:
+    first, again = (play(small(), "fedadm", 5) for _ in range(2))
+    used = [r.snapshot.server.used.item() for r in first]
+    assert used == [r.snapshot.server.used.item() for r in again]
+    assert len({round(b - a, 9) for a, b in pairwise(used)}) == 4  # and differ from round to round
+
+
+def test_measured_resources_are_the_seconds_of_the_rounds() -> None:
+    played = play(small(), "fedadm", 3, tau=2, resources="measured")
+    assert played[-1].snapshot.server.used.item() == pytest.approx(sum(r.cohort.elapsed for r in played), rel=1e-6)
+
+
+def test_without_finite_models_the_server_stays() -> None:
+    method: Any = create("fedadm", tau=3)
+    _, seen = recorded(small(), "fedadm", 1, tau=3)
+    server, _ = states(small(), "fedadm", 1, tau=3)
+    (result,) = play(small(), "fedadm", 1, tau=3)
+    up = reduce_uploads([reply.up for reply in seen[0][1]], result.cohort.weights)
+    bad = type(up)(**{f.name: v for f, v in up.items()} | {"x": up.x * float("nan")})
+    after = method.server_update(server, bad, result.cohort)
+    assert torch.equal(after.x, server.x)
+    assert after.tau == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"budget": ()}, "budget = \\(\\).*one or more positive numbers"),
+        ({"budget": (1.0, 2.0)}, "step_cost = .*it must be 2 positive numbers"),
+        ({"round_cost": (-1.0,)}, "round_cost = .*positive"),
+        ({"mu": -1}, "mu = -1"),
+        ({"tau": 0}, "tau = 0"),
+        ({"phi": 0}, "phi = 0"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        create("fedadm", **settings)
