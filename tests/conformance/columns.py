@@ -15,6 +15,7 @@ from undrift.core.client import Request, decode_reply
 from undrift.core.federation import Federation
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Runtime, Task
+from undrift.runtimes.batched import Batched
 from undrift.runtimes.processes import Processes
 
 
@@ -93,4 +94,5 @@ COLUMNS = [
     Column("elsewhere", Elsewhere),
     Column("processes(1)", lambda federation: Processes(federation, 1)),
     Column("processes(2)", lambda federation: Processes(federation, 2)),
+    Column("batched", Batched, tolerance=1e-5, leaves_out=("fedadm",)),
 ]

@@ -24,9 +24,12 @@ class Spent:
     bytes_down: int = 0
 
     def __iadd__(self, other: Spent) -> Spent:
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        for name in _COUNTERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
+
+
+_COUNTERS = tuple(field.name for field in fields(Spent))  # looked up once: a round may add thousands
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift.core.cohort import Population
@@ -29,6 +31,45 @@ class Reply:
     spent: Spent
     buffers: Buffers | None = None
     notes: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The replies of many clients, as records whose fields have a row per client."""
+
+    clients: NDArray[np.int64]
+    round: int
+    up: Any
+    state: State | None
+    samples: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    spent: list[Spent]
+    notes: dict[str, list[float]]
+
+    def replies(self) -> list[Reply]:
+        """One by one. States are copied: a client that keeps its own must not keep the block's."""
+        count = len(self.clients)
+        ups = _unstacked(self.up, count, Tensor.detach)
+        states = [None] * count if self.state is None else _unstacked(self.state, count, Tensor.clone)
+        notes = [{name: values[i] for name, values in self.notes.items()} for i in range(count)]
+        numbers = zip(self.clients.tolist(), self.samples.tolist(), self.steps.tolist(), strict=True)
+        return [
+            Reply(client, self.round, up, state, samples, steps, spent, None, note)
+            for (client, samples, steps), up, state, spent, note in zip(
+                numbers, ups, states, self.spent, notes, strict=True
+            )
+        ]
+
+    def sound(self, population: Population) -> bool:
+        """Are the claimed samples right and all values finite? Then one reply stands for all in further checks."""
+        values = [value for _, value in self.up.items() if value.is_floating_point()]
+        return bool((self.samples == population.samples[self.clients]).all()) and all(map(finite, values))
+
+
+def _unstacked(record: Any, count: int, take: Callable[[Tensor], Tensor]) -> list[Any]:
+    columns = [[take(row) for row in value.unbind()] for _, value in record.items()]
+    kind = type(record)
+    return [kind(*row) for row in zip(*columns, strict=True)] if columns else [record] * count
 
 
 def objection(reply: Reply, kind: type[Record], round: int, population: Population, down: Message) -> str | None:

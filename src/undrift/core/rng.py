@@ -38,10 +38,10 @@ def key(seed: int, *parts: int | str) -> int:
     return int(k)
 
 
-def keys(base: int, parts: NDArray[np.int64]) -> Keys:
-    """``key(.., part)`` for a whole array of last parts, given the key ``base`` of what comes before."""
+def keys(base: int | Keys, parts: NDArray[np.int64]) -> Keys:
+    """``key(.., part)`` for a whole array of last parts, given the key (or keys) ``base`` of what comes before."""
     inner = _mix(parts.astype(np.uint64) + np.uint64(_GOLDEN))
-    return np.asarray(_mix((np.uint64(base) ^ inner) + np.uint64(_GOLDEN)), np.uint64)
+    return np.asarray(_mix((np.asarray(base, np.uint64) ^ inner) + np.uint64(_GOLDEN)), np.uint64)
 
 
 def extend(base: int, *parts: int | str) -> int:

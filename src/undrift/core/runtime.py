@@ -19,7 +19,7 @@ from undrift.core.client import Kept, Method, one_thread
 from undrift.core.cohort import Cohort
 from undrift.core.federation import Federation
 from undrift.core.records import Message
-from undrift.core.reduce import Reply, objection, reduce_buffers, reduce_uploads
+from undrift.core.reduce import Block, Reply, objection, reduce_buffers, reduce_uploads
 from undrift.core.vector import Buffers
 
 Mapped = Callable[[Federation, Mapping[str, Tensor], Any], dict[str, Tensor]]
@@ -57,7 +57,7 @@ class Runtime(ABC):
     federation: Federation
 
     @abstractmethod
-    def replies(self, task: Task) -> Iterable[Reply]:
+    def replies(self, task: Task) -> Iterable[Reply | Block]:
         """The replies of the clients that answered, in any order."""
 
     def exchange(self, task: Task) -> Exchanged:
@@ -82,27 +82,33 @@ class Runtime(ABC):
         self.close()
 
 
-def settle(task: Task, replies: Iterable[Reply]) -> Exchanged:
+def settle(task: Task, replies: Iterable[Reply | Block]) -> Exchanged:
     """Check every reply, drop the bad ones by name, and reduce the others in cohort order."""
     cohort, method = task.cohort, task.method
     kind = method.records()["survey" if task.survey else "up"]
     places = {int(client): place for place, client in enumerate(cohort.ids)}
     good: dict[int, Reply] = {}
     rejected: dict[int, str] = {}
-    for reply in replies:
-        if reply.client not in places:
-            rejected[reply.client] = "it was not asked in this round"
-            continue
-        reason = objection(reply, kind, cohort.round, cohort.population, task.down)
-        if reason:
-            rejected[reply.client] = reason
-        else:
-            good[places[reply.client]] = reply
+    for item in replies:
+        several = item.replies() if isinstance(item, Block) else [item]
+        alike = isinstance(item, Block) and item.sound(cohort.population)
+        reason = None
+        for number, reply in enumerate(several):
+            if reply.client not in places:
+                rejected[reply.client] = "it was not asked in this round"
+                continue
+            if not (alike and number):
+                reason = objection(reply, kind, cohort.round, cohort.population, task.down)
+            if reason:
+                rejected[reply.client] = reason
+            else:
+                good[places[reply.client]] = reply
     ordered = [good[place] for place in sorted(good)]
     if not ordered:
         return Exchanged(None, cohort.answered(cohort.ids[:0], torch.empty(0), ()), rejected=rejected)
+    down_bytes = _down_bytes(task)
     for reply in ordered:
-        reply.spent.bytes_down = _down_bytes(task, places[reply.client])
+        reply.spent.bytes_down = down_bytes
     ids = np.array([reply.client for reply in ordered], dtype=np.int64)
     steps = torch.tensor([reply.steps for reply in ordered], dtype=torch.float64)
     answered = cohort.answered(ids, steps, tuple(reply.spent for reply in ordered))
@@ -124,9 +130,10 @@ def settle(task: Task, replies: Iterable[Reply]) -> Exchanged:
     )
 
 
-def _down_bytes(task: Task, place: int) -> int:
+def _down_bytes(task: Task) -> int:
+    """What goes down to a client: rows of ``Each`` fields are all of one size."""
     extra = task.buffers.nbytes() if task.buffers and task.method.shares_buffers and not task.survey else 0
-    return task.down.row(place).nbytes() + extra
+    return task.down.row(0).nbytes() + extra
 
 
 def drift(down: Message, uploads: list[Any]) -> dict[str, float]:

@@ -1,0 +1,564 @@
+"""Many clients in one tensor program: ``client_update`` under ``torch.func.vmap``, a block of clients at a time.
+
+What a client computes is a function of tensors and of sizes. The tensors are batched by vmap. The sizes (samples,
+steps, which batch comes when) are known beforehand and stay outside, as NumPy arrays with an entry per client: a step
+that some clients no longer take is computed for all and selected with ``where``, a short batch is padded and masked.
+Clients of like size share a block. Agrees with the serial runtime up to rounding; the rest is left to it.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from undrift.core import rng
+from undrift.core.client import Kept
+from undrift.core.cost import Spent
+from undrift.core.eager import SWEEP
+from undrift.core.federation import Federation
+from undrift.core.local import Batch, Direction, Local
+from undrift.core.records import Record
+from undrift.core.reduce import Block, Reply
+from undrift.core.runtime import Runtime, Task
+from undrift.core.vector import Layout, Part, Replica
+from undrift.runtimes.serial import Serial
+from undrift.runtimes.stack import Stack
+
+Carry = TypeVar("Carry")
+Sizes = NDArray[np.int64]
+
+BLOCK = 3 << 20  # bytes of one vector of a block: what stays in the cache, and out of the way of the page tables
+MEMORY = 0.5  # share of the free memory that a block may take
+
+
+class Unbatchable(Exception):
+    """This cannot run in one tensor program; the sentence says why."""
+
+
+class Model:
+    """A module whose parameters are replaced at every call, so that they can be batched or differentiated."""
+
+    def __init__(self, module: nn.Module, layout: Layout) -> None:
+        self.replica = Replica(module, None)
+        parts = dict(self.replica.module.named_modules())
+        self._places = [(parts[path], name) for path, _, name in (full.rpartition(".") for full in layout.names)]
+        self._spans = list(zip(layout.offsets, layout.offsets[1:], layout.shapes, strict=False))
+        for part in parts.values():
+            if type(part) is nn.Linear:
+                part.forward = partial(_linear, part)  # type: ignore[method-assign]
+
+    def split(self, w: Tensor) -> list[Tensor]:
+        return [w[begin:end].view(shape) for begin, end, shape in self._spans]
+
+    def __call__(self, params: Sequence[Tensor], x: Tensor) -> tuple[Tensor | None, Tensor]:
+        self._bind(params)
+        return self.replica.forward(x)
+
+    def head(self, params: Sequence[Tensor], z: Tensor) -> Tensor:
+        self._bind(params)
+        return self.replica.head(z)
+
+    def _bind(self, params: Sequence[Tensor]) -> None:
+        for (part, name), p in zip(self._places, params, strict=True):
+            part._parameters[name] = p
+
+
+def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """The same layer, written so that the gradient of a batch of weights comes out contiguous."""
+    if x.ndim != 2:
+        return nn.functional.linear(x, layer.weight, layer.bias)
+    out = (layer.weight @ x.t()).t()
+    return out if layer.bias is None else out + layer.bias
+
+
+class Program:
+    """What all blocks of a federation share."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation, self.layout = federation, federation.layout
+        self.live, self.frozen = (Model(copy.deepcopy(federation.module), self.layout) for _ in range(2))
+        self.live.replica.module.train()
+        self.frozen.replica.module.eval()
+        self.stack = Stack.of(federation.module, self.layout)
+        PROGRAMS[id(self)] = self
+        replica = self.live.replica
+        self.reason = ""  # why nothing at all can be batched
+        if replica.has_buffers:
+            self.reason = "the model has buffers (batch norm)"
+        elif replica.stochastic:
+            self.reason = "the model has dropout"
+        elif federation.augment is not None:
+            self.reason = "the inputs are augmented"
+        elif not _is_mean(federation):
+            self.reason = "the loss is not a mean over the samples of a batch"
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """Rows of the data; a look-up in a table of vectors is by far the fastest way to gather under vmap."""
+        x = self.federation.x
+        found: Tensor = nn.functional.embedding(rows, x.flatten(1))
+        return found.view(*rows.shape, *x.shape[1:])
+
+    def each(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of every sample."""
+        loss = self.federation.loss
+
+        def one(output: Tensor, target: Tensor) -> Tensor:
+            return loss(output.unsqueeze(0), target.unsqueeze(0)).sum()
+
+        found: Tensor = torch.func.vmap(one)(outputs, y)
+        return found
+
+
+PROGRAMS: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
+
+
+@torch.library.custom_op("undrift::stack_gradient", mutates_args=())
+def _stack_gradient(w: Tensor, x: Tensor, y: Tensor, program: int) -> Tensor:
+    """The gradient at ``w``; with a rule for vmap that sees whole blocks."""
+    rows: Tensor = _stack_gradients(None, (None, None, None, None), w, x, y, program)[0]
+    return rows[0]
+
+
+@_stack_gradient.register_vmap
+def _stack_gradients(
+    info: Any, dims: tuple[int | None, ...], w: Tensor, x: Tensor, y: Tensor, program: int
+) -> tuple[Tensor, int]:
+    p = PROGRAMS[program]
+    assert p.stack is not None
+    rows = next((t.shape[d] for t, d in zip((w, x, y), dims, strict=False) if d is not None), 1)
+    w, x, y = (
+        t.expand(rows, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip((w, x, y), dims, strict=False)
+    )
+    return p.stack.gradient(p.federation.loss, w, x, y), 0
+
+
+def _is_mean(federation: Federation) -> bool:
+    """Is the loss of a batch the mean of the losses of its samples?"""
+    with torch.no_grad():
+        x, y = federation.x[:3], federation.y[:3]
+        outputs = copy.deepcopy(federation.module).eval()(x)
+        parts = [federation.loss(outputs[i : i + 1], y[i : i + 1]).sum() for i in range(len(x))]
+        whole = federation.loss(outputs, y)
+        return bool(torch.isclose(whole.mean(), torch.stack(parts).mean(), rtol=1e-4, atol=1e-6))
+
+
+class Members:
+    """The clients of a block: their sizes and keys."""
+
+    def __init__(self, federation: Federation, clients: NDArray[np.int64], round: int) -> None:
+        training = federation.training
+        self.federation, self.clients = federation, clients
+        self.n: Sizes = federation.population.samples[clients]
+        self.size = training.batch_size or int(self.n.max())
+        self.epoch_steps: Sizes = -(-self.n // (training.batch_size or self.n))
+        self.steps: Sizes = np.array([training.steps_for(int(n)) for n in self.n])
+        self.keys = rng.keys(rng.key(federation.seed, "batches", round), clients)
+        self.begins = federation.offsets[clients]
+        self._orders: dict[int, NDArray[np.int64]] = {}
+
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        """Each client's order of its samples in an epoch, as rows; -1 after its last."""
+        if epoch not in self._orders:
+            found = np.full((len(self.n), int(self.n.max()) + self.size), -1)
+            keys = rng.keys(self.keys, np.array([epoch]))
+            for n in np.unique(self.n):
+                rows = np.flatnonzero(self.n == n)
+                found[rows, :n] = rng.permutation(keys[rows], int(n))
+            self._orders[epoch] = found
+        return self._orders[epoch]
+
+    def places(self, cursor: Sizes) -> NDArray[np.int64]:
+        """The samples of each client's batch number ``cursor``, as rows padded with -1."""
+        epochs, place = np.divmod(cursor, self.epoch_steps)
+        found = np.empty((len(self.n), self.size), dtype=np.int64)
+        for epoch in np.unique(epochs):
+            rows = np.flatnonzero(epochs == epoch)
+            columns = place[rows, None] * self.size + np.arange(self.size)
+            found[rows] = self.order(int(epoch))[rows[:, None], columns]
+        return found
+
+    def rows(self, places: NDArray[np.int64]) -> Tensor:
+        """Where samples lie in the data; padding shows the client's first."""
+        return torch.from_numpy(self.federation.indices[self.begins[:, None] + np.maximum(places, 0)])
+
+
+class BatchedBatch(Batch):
+    def __init__(self, program: Program, members: Members, me: Tensor, places: NDArray[np.int64]) -> None:
+        rows = _pick(members.rows(places), me)
+        self.x, self.y = program.inputs(rows), program.federation.y[rows]
+        self._places, self._me = places, me
+        self.lengths: Sizes = (places >= 0).sum(1)
+        self.full = bool((self.lengths == places.shape[1]).all())
+        if not self.full:
+            self.mask = _pick(torch.from_numpy(places >= 0), me)
+            self.length = _pick(torch.from_numpy(self.lengths), me)
+
+    @property
+    def index(self) -> Tensor:  # type: ignore[override]
+        return _pick(torch.from_numpy(self._places), self._me)
+
+    def mean(self, values: Tensor) -> Tensor:
+        return values.mean(0) if self.full else self.sum(values) / self.length.to(values.dtype)
+
+    def sum(self, values: Tensor) -> Tensor:
+        if self.full:
+            return values.sum(0)
+        mask = self.mask.view(-1, *[1] * (values.ndim - 1))
+        return torch.where(mask, values, values.new_zeros(())).sum(0)
+
+
+class BatchedLocal(Local):
+    """One client as its ``client_update`` sees it; ``me`` is its place in the block, batched."""
+
+    def __init__(self, program: Program, members: Members, me: Tensor, round: int) -> None:
+        self._p, self._members, self._me, self.round = program, members, me, round
+        self.training, self.layout = program.federation.training, program.layout
+        self.lr = self.training.lr_at(round)
+        self._known: list[tuple[Tensor, Sizes]] = []  # numbers of steps as the method sees them, and as they are
+        self.n = self._seen(members.n)
+        self.steps = self._seen(members.steps)
+        self.epoch_steps = self._seen(members.epoch_steps)
+        self.travel = self.training.travel(self.steps)
+        self._cursor: Sizes = np.zeros(len(members.n), dtype=np.int64)
+        self._active: NDArray[np.bool_] = np.ones(len(members.n), dtype=bool)
+        self._point: Tensor | None = None
+        self.counts = {name: np.zeros(len(members.n), dtype=np.int64) for name in ("gradients", "forwards", "head")}
+        self.notes: dict[str, Tensor] = {}
+
+    def _seen(self, sizes: Sizes) -> Tensor:
+        tensor = _pick(torch.from_numpy(sizes.astype(np.float64)), self._me)
+        self._known.append((tensor, sizes))
+        return tensor
+
+    def _sizes(self, steps: Any) -> Sizes:
+        if steps is None:
+            return self._members.steps
+        if isinstance(steps, int):
+            return np.full(len(self._members.n), steps)
+        for tensor, sizes in self._known:
+            if tensor is steps:
+                return sizes
+        raise Unbatchable("the number of steps is computed from values")
+
+    def epochs(self, count: int) -> Tensor:
+        return self._seen(count * self._members.epoch_steps)
+
+    def _count(self, name: str, b: Batch) -> None:
+        assert isinstance(b, BatchedBatch)
+        self.counts[name] += b.lengths * self._active
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    def _next(self) -> BatchedBatch:
+        places = self._members.places(self._cursor)
+        self._cursor = self._cursor + self._active
+        return BatchedBatch(self._p, self._members, self._me, places)
+
+    def batch(self, index: Tensor) -> Batch:
+        raise Unbatchable("it asks for a batch that it chooses itself")
+
+    def sweep(self) -> Iterator[BatchedBatch]:
+        n = self._members.n
+        for begin in range(0, int(n.max()), SWEEP):
+            columns = np.arange(begin, min(begin + SWEEP, int(n.max())))
+            yield BatchedBatch(self._p, self._members, self._me, np.where(columns < n[:, None], columns, -1))
+
+    # -- evaluation at a point ----------------------------------------------------------------------------------------
+
+    def criterion(self, outputs: Tensor, b: Batch) -> Tensor:
+        assert isinstance(b, BatchedBatch)
+        if not b.full:
+            return b.mean(self._p.each(outputs, b.y))
+        loss = self._p.federation.loss(outputs, b.y)
+        return loss if loss.ndim == 0 else loss.mean()
+
+    def value_and_grad(self, w: Tensor, b: Batch) -> tuple[Tensor, Tensor]:
+        live = self._p.live
+
+        def loss(params: list[Tensor]) -> Tensor:
+            return self.criterion(live(params, b.x)[1], b)
+
+        grads, value = torch.func.grad_and_value(loss)(live.split(w))
+        self._count("gradients", b)
+        return value, self._with_decay(torch.cat([g.reshape(-1) for g in grads]), w)
+
+    def grad(self, w: Tensor, b: Batch, only: Part | None = None) -> Tensor:
+        assert isinstance(b, BatchedBatch)
+        if only is None and b.full and self._p.stack is not None and self._point is None:
+            self._count("gradients", b)
+            g: Tensor = _stack_gradient(w, b.x, b.y, id(self._p))
+            return self._with_decay(g, w)
+        if only == "head":
+            return self._head_grad(w, b)
+        g = self.value_and_grad(w, b)[1]
+        return g * self.layout.mask("body", g) if only == "body" else g
+
+    def _head_grad(self, w: Tensor, b: Batch) -> Tensor:
+        frozen, params = self._p.frozen, self._p.frozen.split(w)
+        z, _ = frozen(params, b.x)
+        if z is None:
+            raise Unbatchable("the model has no features")
+        mine = [i for i, is_head in enumerate(self.layout.head) if is_head]
+
+        def loss(heads: list[Tensor]) -> Tensor:
+            return self.criterion(frozen.head(_replaced(params, mine, heads), z), b)
+
+        grads = torch.func.grad(loss)([params[i] for i in mine])
+        self._count("head", b)
+        g = torch.cat([p.reshape(-1) for p in _replaced([torch.zeros_like(p) for p in params], mine, grads)])
+        return self._with_decay(g, w * self.layout.mask("head", w))
+
+    def _with_decay(self, g: Tensor, w: Tensor) -> Tensor:
+        decay = self.training.weight_decay
+        return g + decay * w if decay and self.training.decay_mode == "inner" else g
+
+    def grad_of(self, loss: Callable[[Tensor, Batch], Tensor]) -> Direction:
+        def direction(w: Tensor, b: Batch) -> Tensor:
+            def at(point: Tensor) -> Tensor:
+                self._point = point
+                return loss(point, b)
+
+            try:
+                g: Tensor = torch.func.grad(at)(w)
+            finally:
+                self._point = None
+            self._count("gradients", b)
+            return self._with_decay(g, w)
+
+        return direction
+
+    def full_grad(self, w: Tensor) -> Tensor:
+        total = torch.zeros_like(w)
+        for b in self.sweep():
+            share = _pick(torch.from_numpy(b.lengths / self._members.n), self._me)
+            # A batch without samples has no mean: its gradient must not count, not even as 0 times NaN.
+            total = total + torch.where(share > 0, self.grad(w, b) * share, 0.0)
+        return total
+
+    def forward(self, w: Tensor, b: Batch) -> tuple[Tensor, Tensor]:
+        at_point = self._point is not None and w is self._point
+        model = self._p.live if at_point else self._p.frozen
+        if not at_point:
+            self._count("forwards", b)
+        z, outputs = model(model.split(w), b.x)
+        return (z.flatten(1) if z is not None else outputs[:, :0]), outputs
+
+    def head(self, w: Tensor, z: Tensor) -> Tensor:
+        model = self._p.live if self._point is not None and w is self._point else self._p.frozen
+        return model.head(model.split(w), z)
+
+    # -- loops --------------------------------------------------------------------------------------------------------
+
+    def _steps(self, steps: Any) -> Iterator[tuple[int, Tensor | None]]:
+        """The steps of a loop, and for each which clients take it: None where all do."""
+        sizes, outer = self._sizes(steps), self._active
+        try:
+            for k in range(int(sizes.max())):
+                self._active = outer & (k < sizes)
+                yield k, None if self._active.all() else _pick(torch.from_numpy(self._active), self._me)
+        finally:
+            self._active = outer
+
+    def descend(
+        self,
+        direction: Direction,
+        start: Tensor,
+        steps: Any = None,
+        *,
+        first: Batch | None = None,
+        only: Part | None = None,
+    ) -> Tensor:
+        mask = self.layout.mask(only, start) if only else None
+        rho, x, m = self.training.momentum, start, torch.zeros_like(start) if self.training.momentum else start
+        for k, taken in self._steps(steps):
+            b = first if first is not None and k == 0 else self._next()
+            v = direction(x, b)
+            if taken is None and mask is None and not rho and k:  # x is of our own making: move it where it lies
+                x = x.add_(self.decayed(self.clipped(v), x), alpha=-self.lr)
+                continue
+            moved, after = self.move(x, v, m)
+            moved = moved if mask is None else torch.where(mask > 0, moved, x)
+            x, m = _select(taken, (moved, after), (x, m))
+        return x
+
+    def fold(self, step: Callable[[Carry, Batch], Carry], carry: Carry, steps: Any = None) -> Carry:
+        for _, taken in self._steps(steps):
+            carry = _select(taken, step(carry, self._next()), carry)
+        return carry
+
+    def note(self, name: str, value: Any) -> None:
+        self.notes[name] = torch.as_tensor(value, dtype=torch.float64)
+
+
+def _pick(table: Tensor, me: Tensor) -> Tensor:
+    """The client's row of a table that has one for each."""
+    return table[me.unsqueeze(0)].squeeze(0)
+
+
+def _replaced(values: Sequence[Tensor], places: Sequence[int], others: Sequence[Tensor]) -> list[Tensor]:
+    found = list(values)
+    for place, other in zip(places, others, strict=True):
+        found[place] = other
+    return found
+
+
+def _select(taken: Tensor | None, new: Any, old: Any) -> Any:
+    """``new`` where the step was taken, ``old`` elsewhere, through tuples and records."""
+    if taken is None:
+        return new
+    if isinstance(new, Tensor):
+        return torch.where(taken, new, old)
+    if isinstance(new, Record):
+        return type(new)(**{f.name: _select(taken, v, getattr(old, f.name)) for f, v in new.items()})
+    if isinstance(new, tuple | list):
+        return type(new)(_select(taken, a, b) for a, b in zip(new, old, strict=True))
+    raise Unbatchable(f"a loop carries a {type(new).__name__}")
+
+
+class Batched(Runtime):
+    name = "batched"
+
+    def __init__(self, federation: Federation, block: int | None = None) -> None:
+        """``block``: clients per block, instead of an estimate."""
+        self.federation = federation
+        self._program = Program(federation)
+        self._serial = Serial(federation)
+        self._block = block
+        self._threads = len(os.sched_getaffinity(0))
+        self._said: set[str] = set()  # methods that were found not to be batchable
+
+    def replies(self, task: Task) -> Iterator[Reply | Block]:
+        name = task.method.name()
+        if self._program.reason and name not in self._said:
+            self._fall_back(name, self._program.reason)
+        if name in self._said:
+            yield from self._serial.replies(task)
+            return
+        order = np.argsort(self.federation.population.samples[task.cohort.ids], kind="stable")
+        threads = torch.get_num_threads()
+        done = 0
+        try:
+            while done < len(order):
+                torch.set_num_threads(self._threads)
+                places = np.sort(order[done : done + self._block_size(task)])
+                try:
+                    block = self._run(task, places)
+                except Exception as error:
+                    if _out_of_memory(error) and len(places) > 1:
+                        self._block = len(places) // 2
+                        continue
+                    if done == 0 and not _out_of_memory(error):
+                        self._fall_back(name, str(error) or type(error).__name__)
+                        break
+                    raise
+                finally:
+                    torch.set_num_threads(threads)
+                done += len(places)
+                yield block
+        finally:
+            torch.set_num_threads(threads)
+        if name in self._said:
+            yield from self._serial.replies(task)
+
+    def _fall_back(self, name: str, reason: str) -> None:
+        self._said.add(name)
+        line = reason.splitlines()[0] if reason else "?"
+        warnings.warn(f"{name} cannot be batched ({line}): its clients run one after the other", stacklevel=3)
+
+    def _block_size(self, task: Task) -> int:
+        """Clients per block: as many as stay in the cache, and never more than fit into memory."""
+        if self._block is None:
+            itemsize = next(self.federation.module.parameters()).element_size()
+            d, training = self.federation.layout.size * itemsize, self.federation.training
+            sample = self.federation.x[0].nbytes
+            batch = (training.batch_size or int(self.federation.population.samples.max())) * sample
+            needed = 12 * d + 8 * batch  # vectors and activations of one client, roughly
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            self._block = max(1, min(max(16, BLOCK // d), int(MEMORY * free) // needed))
+        return self._block
+
+    def _run(self, task: Task, places: NDArray[np.int64]) -> Block:
+        method, cohort = task.method, task.cohort
+        members = Members(self.federation, cohort.ids[places], cohort.round)
+        kept = [task.kept[int(client)] for client in members.clients]
+        state, state_dims = _stacked(kept)
+        down, down_dims = _rows(task.down, places)
+        seen: list[BatchedLocal] = []
+
+        def program(me: Tensor, down: dict[str, Any], state: dict[str, Any]) -> Any:
+            local = BatchedLocal(self._program, members, me, cohort.round)
+            seen.append(local)
+            message, mine = type(task.down)(**down), type(kept[0].state)(**state)
+            if task.survey:
+                up, after = method.survey(message, mine, local), None
+            else:
+                up, after = method.client_update(message, mine, local)
+            fields = {f.name: _batchable(v) for f, v in up.tensors().items()}
+            others = {f.name: _batchable(v) for f, v in after.tensors().items()} if after is not None else {}
+            return fields, others, {name: _batchable(v) for name, v in local.notes.items()}
+
+        began = time.perf_counter()
+        with torch.no_grad():
+            up, after, notes = torch.func.vmap(program, in_dims=(0, down_dims, state_dims))(
+                torch.arange(len(places)), down, state
+            )
+        (local,) = seen
+        seconds = (time.perf_counter() - began) / len(places)
+        kinds = method.records()
+        stacked = kinds["survey" if task.survey else "up"](**up)
+        size = stacked.map(lambda field, value: value[0]).nbytes()
+        spent = [
+            Spent(gradients, forwards, heads, seconds, size)
+            for gradients, forwards, heads in zip(
+                *(local.counts[k].tolist() for k in ("gradients", "forwards", "head")), strict=True
+            )
+        ]
+        return Block(
+            clients=members.clients,
+            round=cohort.round,
+            up=stacked,
+            state=None if task.survey else type(kept[0].state)(**after),
+            samples=members.n,
+            steps=members.steps,
+            spent=spent,
+            notes={name: value.tolist() for name, value in notes.items()},
+        )
+
+
+def _batchable(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.as_tensor(value)
+
+
+def _stacked(kept: list[Kept]) -> tuple[dict[str, Any], dict[str, int | None]]:
+    """The states of clients with one more axis, unless all of them are the same."""
+    values, dims = {}, {}
+    for field, first in kept[0].state.items():
+        rows = [getattr(k.state, field.name) for k in kept]
+        same = all(row is first for row in rows)
+        values[field.name] = first if same else torch.stack(rows)
+        dims[field.name] = None if same else 0
+    return values, dims
+
+
+def _rows(down: Record, places: NDArray[np.int64]) -> tuple[dict[str, Any], dict[str, int | None]]:
+    values, dims = {}, {}
+    for field, value in down.items():
+        each = field.travel == "each"
+        values[field.name] = value[torch.from_numpy(places)] if each else value
+        dims[field.name] = 0 if each else None
+    return values, dims
+
+
+def _out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
