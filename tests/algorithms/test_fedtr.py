@@ -62,7 +62,7 @@ def test_the_descent_rule_freezes_the_global_model_and_the_dual_rule_does_not() 
             trajectory(here, "fedtr", 10, alpha=1, drift="dual", lam_r=0)[-1],
         )
     )
-    assert descent == pytest.approx(start, abs=1e-4)
+    assert descent == pytest.approx(start, abs=1e-3)
     assert dual < 0.2 * average_ < start
 
 
