@@ -158,7 +158,7 @@ def scaffold(
         dw, dc = [], []
         for i in S:
             mine, batches = ci.get(i, np.zeros_like(w)), p.batches(i, t, None)
-            x = p.sgd(w, batches, lambda x, b, mine=mine: p.grad(x, b) + P * (c - mine))
+            x = p.sgd(w, batches, lambda x, b, c=c, mine=mine: p.grad(x, b) + P * (c - mine))
             new = p.grad(w, p.rows[i]) if option == "I" else mine - c + (w - x) / (p.lr * p.travel(len(batches)))
             dw.append(x - w)
             dc.append(P * (new - mine))
@@ -197,7 +197,7 @@ def feddc(p: Problem, alpha: float, weights: str = "uniform") -> Result:
         models, dc = [], []
         for i in S:
             h, mine, batches = drift.get(i, zero), ci.get(i, zero), p.batches(i, t, None)
-            x = p.sgd(w, batches, lambda x, b, w=w, h=h, mine=mine: p.grad(x, b) + alpha * (x - w + h) + (c - mine))
+            x = p.sgd(w, batches, lambda x, b, w=w, h=h, e=c - mine: p.grad(x, b) + alpha * (x - w + h) + e)
             new = mine - c + (w - x) / (p.lr * p.travel(len(batches)))
             drift[i], ci[i] = h + x - w, new
             models.append(x)
