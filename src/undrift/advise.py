@@ -158,7 +158,7 @@ def advise(
         if not left:
             break
     ranked = sorted(standings.values(), key=lambda s: (bool(s.error), -s.rung, -_number(s.score.mean)))
-    take, sentences = _conclusion(pilot, [standings[m] for m in left])
+    take, sentences = conclusion(pilot, [standings[m] for m in left])
     return Advice(pilot.budget, pilot.goal, take, tuple(sentences), tuple(ranked), pilot.seeds, ledger)
 
 
@@ -241,7 +241,8 @@ def _standing(
 # --- the conclusion ---------------------------------------------------------------------------------------------------
 
 
-def _conclusion(pilot: Pilot, left: Sequence[Standing]) -> tuple[str, list[str]]:
+def conclusion(pilot: Pilot, left: Sequence[Standing]) -> tuple[str, list[str]]:
+    """The method to take, or none, and the sentences that say why."""
     alive = sorted(left, key=lambda s: -s.score.mean)
     if not alive:
         return "", ["No method could be run on these data: see the reasons in the table."]

@@ -1,0 +1,219 @@
+"""Comparisons: cost to a target, ratios with their uncertainty, and what must not be compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgers import add_run, histories
+from undrift.core.errors import InvalidInput
+from undrift.history import History
+from undrift.ledger import Ledger
+from undrift.report import table
+from undrift.report.verdict import comparison, paired_difference
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(tmp_path / "ledger.sqlite", create=True) as ledger:
+        yield ledger
+
+
+def test_target_is_met_by_the_mean_over_seeds_not_by_the_mean_of_first_rounds(book: Ledger) -> None:
+    # Seed 1 is at 0.9 in round 1, seed 2 in round 4; their mean is at 0.9 only in round 4. Own first rounds: 1 and 4.
+    add_run(book, "fedavg", 1, [0.9, 0.8, 0.8, 0.9])
+    add_run(book, "fedavg", 2, [0.1, 0.5, 0.8, 0.9])
+    (row,) = comparison(histories(book), 0.9).rows
+    assert row.costs["rounds"].value == 4
+    assert row.costs["rounds"].per_seed == (1, 4)
+    assert row.costs["rounds"].per_seed_mean == 2.5
+    assert row.costs["bytes_up"].value == 4 * 1000
+    assert row.costs["macs"].value == 4 * 10_000
+    assert row.costs["seconds"].value == pytest.approx(4 * 0.5)
+    assert row.final.mean == pytest.approx(0.9)
+    assert row.best.mean == pytest.approx(0.9)
+
+
+def test_ratios_are_the_baselines_cost_over_the_methods(book: Ledger) -> None:
+    for seed in (1, 2, 3):
+        add_run(book, "scaffold", seed, [0.5, 0.9, 0.9, 0.9], up=2000)
+        add_run(book, "fedavg", seed, [0.2, 0.4, 0.6, 0.9])
+    found = comparison(histories(book), 0.9)
+    scaffold, fedavg = found.rows
+    assert found.is_baseline(fedavg)  # FedAvg is the baseline although it is not the first
+    assert fedavg.costs["rounds"].ratio is None
+    ratio = scaffold.costs["rounds"].ratio
+    assert ratio is not None
+    assert (ratio.value, ratio.low, ratio.high, ratio.pairs) == (2, 2, 2, 3)  # the same on every seed: no spread
+    assert scaffold.costs["bytes_up"].ratio.value == 1  # type: ignore[union-attr]  # twice the bytes in half the rounds
+    assert "2.00 times sooner than FedAvg" in str(found.headline)
+    assert "1.5 times the traffic per round" in str(found.headline)
+    assert "no clear difference" not in str(found.headline)
+
+
+def test_seeds_that_disagree_are_no_clear_difference(book: Ledger) -> None:
+    curves = {
+        "fedavg": ([0.1, 0.5, 0.9], [0.1, 0.9, 0.9], [0.1, 0.5, 0.9]),
+        "fedtrip": ([0.1, 0.9, 0.9], [0.1, 0.5, 0.9], [0.9, 0.9, 0.9]),
+    }
+    for method, runs in curves.items():
+        for seed, accuracies in enumerate(runs, 1):
+            add_run(book, method, seed, accuracies)
+    found = comparison(histories(book), 0.8)
+    ratio = found.rows[1].costs["rounds"].ratio
+    assert ratio is not None
+    assert ratio.low < 1 < ratio.high
+    assert "no clear difference" in str(found.verdicts[0])
+
+
+def test_one_seed_measures_no_chance_and_two_are_too_few(book: Ledger) -> None:
+    add_run(book, "fedavg", 1, [0.1, 0.2, 0.9])
+    add_run(book, "fedtrip", 1, [0.1, 0.9, 0.9])
+    (verdict,) = comparison(histories(book), 0.9).verdicts
+    assert "one seed: chance is not measured" in str(verdict)
+    add_run(book, "fedavg", 2, [0.1, 0.2, 0.9])
+    add_run(book, "fedtrip", 2, [0.1, 0.9, 0.9])
+    (verdict,) = comparison(histories(book), 0.9).verdicts
+    assert "2 seeds: too few to tell it from chance" in str(verdict)
+
+
+def test_what_is_not_reached_is_never_a_number(book: Ledger) -> None:
+    for seed in (1, 2, 3):
+        add_run(book, "fedavg", seed, [0.1, 0.2, 0.3])
+        add_run(book, "fedtrip", seed, [0.1, 0.95, 0.95])
+    found = comparison(histories(book), 0.9)
+    fedavg, fedtrip = found.rows
+    assert fedavg.costs["rounds"].value is None
+    assert fedavg.costs["rounds"].per_seed_mean is None
+    assert fedtrip.costs["rounds"].ratio is None
+    assert "not reached in 3 rounds" in table.cells(found, fedavg)
+    assert "0 of 3 seeds" in table.cells(found, fedavg)
+    assert "FedTrip reached 90 % in 2 rounds, FedAvg did not in 3" in str(found.headline)
+    both = comparison(histories(book), 0.99)
+    assert "did not reach 99 % in 3 rounds, nor did FedAvg" in str(both.verdicts[0])
+    assert "+65 points against FedAvg" in str(both.verdicts[0])
+
+
+def test_runs_on_different_data_stand_side_by_side(book: Ledger) -> None:
+    add_run(book, "fedavg", 1, [0.5, 0.9])
+    add_run(book, "fedtrip", 1, [0.9, 0.9], data="other")
+    found = comparison(histories(book), 0.9)
+    assert all(cost.ratio is None for row in found.rows for cost in row.costs.values())
+    assert "not compared" in str(found.headline)
+    assert any("different data" in w for w in found.warnings)
+
+
+def test_runs_that_differ_in_training_do_not_melt_into_one_mean(book: Ledger) -> None:
+    add_run(book, "fedavg", 1, [0.5, 0.9], name="slow", train={"lr": 0.01})
+    add_run(book, "fedavg", 2, [0.5, 0.7], name="fast", train={"lr": 0.1})
+    found = comparison(histories(book), 0.9)
+    assert {row.label for row in found.rows} == {"FedAvg [lr=0.01]", "FedAvg [lr=0.1]"}
+
+
+def test_a_seed_twice_counts_once(book: Ledger) -> None:
+    add_run(book, "fedavg", 1, [0.5, 0.9])
+    add_run(book, "fedavg", 1, [0.5, 0.9], name="again")
+    found = comparison(histories(book), 0.9)
+    assert found.rows[0].group.seeds == (1,)
+    assert any("repeats seed 1" in w for w in found.warnings)
+
+
+def test_unfinished_runs_are_left_out_where_finished_ones_are_and_said(book: Ledger) -> None:
+    add_run(book, "fedavg", 1, [0.5, 0.9])
+    add_run(book, "fedavg", 2, [0.5], status="stopped", planned=2)
+    found = comparison(histories(book), 0.9)
+    assert found.rows[0].group.seeds == (1,)
+    assert any("without fedavg-toy-seed2 (stopped, round 1)" in w for w in found.warnings)
+
+
+def test_an_accuracy_that_is_no_number_is_said_and_reaches_nothing(book: Ledger) -> None:
+    add_run(book, "fedavg", 1, [0.5, None])
+    add_run(book, "fedavg", 2, [0.5, 0.9])
+    found = comparison(histories(book), 0.9)
+    (row,) = found.rows
+    assert math.isnan(row.final.mean)
+    assert row.costs["rounds"].value is None
+    assert row.costs["rounds"].per_seed == (None, 2)
+    assert "n/a (1 of 2 seeds gave no number)" in table.cells(found, row)
+    assert any("gave no number" in w for w in found.warnings)
+
+
+def test_without_a_target_it_is_what_the_baseline_reached(book: Ledger) -> None:
+    add_run(book, "fedavg", 1, [0.5, 0.876])
+    add_run(book, "fedtrip", 1, [0.9, 0.9])
+    found = comparison(histories(book))
+    assert found.target == 0.87
+    assert "what FedAvg reached" in found.target_from
+
+
+def test_a_run_without_rounds_is_nothing_to_compare(book: Ledger) -> None:
+    add_run(book, "fedavg", 1, [], planned=5, status="stopped")
+    with pytest.raises(InvalidInput, match="nothing to compare"):
+        comparison(histories(book))
+
+
+@pytest.mark.parametrize("target", [0, -1, 90])
+def test_a_target_is_a_share(book: Ledger, target: float) -> None:
+    add_run(book, "fedavg", 1, [0.5])
+    with pytest.raises(InvalidInput, match="share"):
+        comparison(histories(book), target)
+
+
+def test_markdown_keeps_names_from_becoming_markup(book: Ledger) -> None:
+    add_run(book, "fedavg", 1, [0.5], label="<script>alert(1)</script>|x")
+    text = table.markdown(comparison(histories(book), 0.4))
+    assert "<script>" not in text
+    assert "\\|x" in text
+
+
+def test_text_has_a_line_per_method(book: Ledger) -> None:
+    add_run(book, "fedavg", 1, [0.5])
+    add_run(book, "fedtrip", 1, [0.6])
+    lines = table.text(comparison(histories(book), 0.4)).splitlines()
+    assert lines[2].startswith("FedAvg (baseline)")
+    assert lines[3].startswith("FedTrip")
+
+
+curve = st.lists(st.floats(0, 1), min_size=5, max_size=5)
+
+
+@given(curve, st.floats(0.01, 1))
+def test_one_run_agrees_with_its_own_history(values: list[float], target: float) -> None:
+    cost = {"bytes_up": 3, "bytes_down": 2, "macs": 7, "seconds": 0.25, "rejected": 0, "skipped": 0}
+    rows = [{"round": i, **cost} for i in range(1, 6)]
+    metrics = [(i, "global", "test", "accuracy", v) for i, v in enumerate(values, 1)]
+    history = History("FedAvg", 1, rows, metrics, 5, experiment={"algorithm": {"name": "fedavg"}})
+    reached = history.reached(target)
+    (row,) = comparison([history], target).rows
+    if reached is None:
+        assert row.costs["rounds"].value is None
+    else:
+        for column in ("rounds", "bytes_up", "bytes_down", "macs", "seconds"):
+            assert row.costs[column].value == pytest.approx(getattr(reached, column))
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=12))
+def test_interval_holds_the_estimate_and_lies_within_the_pairs(pairs: list[tuple[float, float]]) -> None:
+    found = paired_difference([a for a, _ in pairs], [b for _, b in pairs])
+    differences = [a - b for a, b in pairs]
+    assert found.value == pytest.approx(sum(differences) / len(differences))
+    slack = 1e-9
+    assert min(differences) - slack <= found.low <= found.value + slack
+    assert found.value - slack <= found.high <= max(differences) + slack
+
+
+def test_interval_covers_a_true_difference_about_as_often_as_it_says() -> None:
+    import numpy as np
+
+    generator = np.random.Generator(np.random.Philox(key=5))
+    trials, covered = 400, 0
+    for _ in range(trials):
+        mine, theirs = generator.normal(0.3, 1, 8), generator.normal(0, 1, 8)
+        found = paired_difference(mine.tolist(), theirs.tolist())
+        covered += found.low <= 0.3 <= found.high
+    assert 0.90 <= covered / trials <= 0.99
