@@ -10,7 +10,9 @@ The clients' test parts divide the test set: of each class a client gets the sha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -24,7 +26,9 @@ from undrift.core.eager import as_rows
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.loop import Loop, Snapshot
+from undrift.core.runtime import Runtime
 from undrift.core.vector import Buffers, Replica
+from undrift.runtimes.serial import Serial
 
 TEST, OWN_MEAN, OWN_WORST = "test", "own test (mean)", "own test (worst decile)"
 CHUNK = 1024
@@ -54,9 +58,8 @@ class Evaluator:
         parts: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
     ) -> None:
         self.federation, self.x, self.y, self.classes = federation, x, y, classes
-        self._replica = Replica(federation.module, federation.layout)
-        self._replica.module.eval()
         self.parts = parts
+        self._here = Serial(federation)
         if classes is not None and 1 < federation.layout.classes < classes:
             raise InvalidInput(f"the model has {federation.layout.classes} outputs, and the data has {classes} classes")
 
@@ -64,9 +67,9 @@ class Evaluator:
         method, found = loop.method, Evaluation()
         with one_thread(), torch.no_grad():
             for name, w in method.models(snapshot.server).items():
-                correct, losses = self._score(w, snapshot.buffers, self.x, self.y)
+                correct, losses = self._score(loop.runtime, w, snapshot.buffers, self.x, self.y)
                 found.metrics.append((name, TEST, "loss", float(losses.mean())))
-                if correct is not None:
+                if self.classes is not None:
                     found.metrics.append((name, TEST, "accuracy", float(correct.mean())))
                     if self.parts is not None and not method.pools_data:
                         self._per_client(found, name, self._by_client(correct))
@@ -90,28 +93,18 @@ class Evaluator:
                 return
             rows = as_rows(indices[offsets[client] : offsets[client + 1]])
             buffers = kept.buffers if kept.buffers is not None else snapshot.buffers
-            correct, _ = self._score(w, buffers, self.x[rows], self.y[rows])
-            if correct is not None:
+            correct, _ = self._score(self._here, w, buffers, self.x[rows], self.y[rows])
+            if self.classes is not None:
                 scores[client] = float(correct.mean())
         self._per_client(found, "personal", scores)
 
-    def _score(self, w: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor]:
-        """For each sample: was it right (classification only), and the loss (per batch where it is not per sample)."""
-        replica = self._replica
-        replica.flat.copy_(w)
-        if replica.has_buffers:
-            replica.set_buffers(buffers)
-        right, losses = [], []
-        for begin in range(0, len(x), CHUNK):
-            outputs, target = replica.module(x[begin : begin + CHUNK]), y[begin : begin + CHUNK]
-            loss = self.federation.loss(outputs, target)
-            losses.append(loss.expand(len(target)) if loss.ndim == 0 else loss)
-            if self.classes is not None:
-                guess = (
-                    outputs.argmax(1) if outputs.ndim > 1 and outputs.shape[1] > 1 else (outputs.reshape(-1) > 0).long()
-                )
-                right.append((guess == target).double())
-        return (torch.cat(right) if right else None), torch.cat(losses).double()
+    def _score(self, runtime: Runtime, w: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """For each sample: was it right (classification only), and the loss. Done where the clients work."""
+        tensors = {"w": w, "floats": buffers.floats, "counts": buffers.counts, "x": x, "y": y}
+        spans = [(begin, min(begin + CHUNK, len(x))) for begin in range(0, len(x), CHUNK)]
+        pieces = runtime.map(score, tensors, spans)
+        right, losses = (torch.cat([piece[name] for piece in pieces]) for name in ("right", "losses"))
+        return right, losses
 
     def _by_client(self, correct: Tensor) -> dict[int, float]:
         assert self.parts is not None
@@ -129,6 +122,25 @@ class Evaluator:
         found.metrics.append((model, OWN_MEAN, "accuracy", float(values.mean())))
         found.metrics.append((model, OWN_WORST, "accuracy", float(worst.mean())))
         found.clients[model] = scores
+
+
+def score(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int]) -> dict[str, Tensor]:
+    """The model ``w`` on some of the samples; runs wherever the runtime says."""
+    replica = _replicas.get(federation)
+    if replica is None:
+        replica = _replicas[federation] = Replica(federation.module, federation.layout)
+        replica.module.eval()
+    replica.flat.copy_(tensors["w"])
+    if replica.has_buffers:
+        replica.set_buffers(Buffers(tensors["floats"], tensors["counts"]))
+    x, y = tensors["x"][slice(*span)], tensors["y"][slice(*span)]
+    outputs = replica.module(x)
+    loss = federation.loss(outputs, y)
+    losses = loss.double().expand(len(y)).contiguous() if loss.ndim == 0 else loss.double()
+    return {"right": (_guess(outputs) == y).double(), "losses": losses}
+
+
+_replicas: WeakKeyDictionary[Federation, Replica] = WeakKeyDictionary()
 
 
 def _guess(outputs: Tensor) -> Tensor:
