@@ -54,6 +54,7 @@ class Runtime(ABC):
     """Where clients work. Subclasses say how the replies come about, in any order."""
 
     name = ""
+    why = ""  # why this one was chosen, where it was
     federation: Federation
 
     @abstractmethod

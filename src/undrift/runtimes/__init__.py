@@ -6,24 +6,46 @@ from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import Federation
 from undrift.core.runtime import Runtime
 
-RUNTIMES = ("auto", "serial", "processes")
+RUNTIMES = ("auto", "serial", "processes", "batched")
 
 
 def create(name: str, federation: Federation, workers: int | None = None) -> Runtime:
-    """A runtime by name; ``workers`` is the number of worker processes, where there are any."""
+    """A runtime by name; ``workers`` is the number of worker processes, where there are any.
+
+    For ``auto`` it is the runtime that was chosen: its ``name`` is what a run records, its ``why`` what a user is told.
+    """
+    # Imported when needed: starting a command must not wait for runtimes that it does not use.
     if name not in RUNTIMES:
         raise unknown("runtime", name, RUNTIMES)
+    check_workers(workers)
+    why = ""
+    if name == "auto":
+        from undrift.runtimes.auto import choose
+
+        choice = choose(federation, workers)
+        name, why = choice.name, choice.why
+    runtime: Runtime
+    if name == "processes":
+        from undrift.runtimes.processes import Processes
+
+        runtime = Processes(federation, workers)
+    elif name == "batched":
+        from undrift.runtimes.batched import Batched
+
+        runtime = Batched(federation)
+    else:
+        from undrift.runtimes.serial import Serial
+
+        runtime = Serial(federation)
+    runtime.why = why
+    return runtime
+
+
+def check_workers(workers: int | None) -> None:
     if workers is not None and workers < 1:
         raise InvalidInput(
             f"workers = {workers}: at least 1 worker process is needed; the serial runtime works in this process"
         )
-    if name == "processes":
-        from undrift.runtimes.processes import Processes
-
-        return Processes(federation, workers)
-    from undrift.runtimes.serial import Serial
-
-    return Serial(federation)
 
 
 __all__ = ["RUNTIMES", "create"]

@@ -190,23 +190,27 @@ class Members:
 
     def rows(self, places: NDArray[np.int64]) -> Tensor:
         """Where samples lie in the data; padding shows the client's first."""
-        return torch.from_numpy(self.federation.indices[self.begins[:, None] + np.maximum(places, 0)])
+        return self.table(self.federation.indices[self.begins[:, None] + np.maximum(places, 0)])
+
+    def table(self, values: NDArray[Any]) -> Tensor:
+        """A table with a row per client, where the data are."""
+        return torch.from_numpy(values).to(self.federation.x.device)
 
 
 class BatchedBatch(Batch):
     def __init__(self, program: Program, members: Members, me: Tensor, places: NDArray[np.int64]) -> None:
         rows = _pick(members.rows(places), me)
         self.x, self.y = program.inputs(rows), program.federation.y[rows]
-        self._places, self._me = places, me
+        self._members, self._places, self._me = members, places, me
         self.lengths: Sizes = (places >= 0).sum(1)
         self.full = bool((self.lengths == places.shape[1]).all())
         if not self.full:
-            self.mask = _pick(torch.from_numpy(places >= 0), me)
-            self.length = _pick(torch.from_numpy(self.lengths), me)
+            self.mask = _pick(members.table(places >= 0), me)
+            self.length = _pick(members.table(self.lengths), me)
 
     @property
     def index(self) -> Tensor:  # type: ignore[override]
-        return _pick(torch.from_numpy(self._places), self._me)
+        return _pick(self._members.table(self._places), self._me)
 
     def mean(self, values: Tensor) -> Tensor:
         return values.mean(0) if self.full else self.sum(values) / self.length.to(values.dtype)
@@ -237,7 +241,7 @@ class BatchedLocal(Local):
         self.notes: dict[str, Tensor] = {}
 
     def _seen(self, sizes: Sizes) -> Tensor:
-        tensor = _pick(torch.from_numpy(sizes.astype(np.float64)), self._me)
+        tensor = _pick(self._members.table(sizes.astype(np.float64)), self._me)
         self._known.append((tensor, sizes))
         return tensor
 
@@ -341,7 +345,7 @@ class BatchedLocal(Local):
     def full_grad(self, w: Tensor) -> Tensor:
         total = torch.zeros_like(w)
         for b in self.sweep():
-            share = _pick(torch.from_numpy(b.lengths / self._members.n), self._me)
+            share = _pick(self._members.table(b.lengths / self._members.n), self._me)
             # A batch without samples has no mean: its gradient must not count, not even as 0 times NaN.
             total = total + torch.where(share > 0, self.grad(w, b) * share, 0.0)
         return total
@@ -366,7 +370,7 @@ class BatchedLocal(Local):
         try:
             for k in range(int(sizes.max())):
                 self._active = outer & (k < sizes)
-                yield k, None if self._active.all() else _pick(torch.from_numpy(self._active), self._me)
+                yield k, None if self._active.all() else _pick(self._members.table(self._active), self._me)
         finally:
             self._active = outer
 
@@ -511,7 +515,7 @@ class Batched(Runtime):
         began = time.perf_counter()
         with torch.no_grad():
             up, after, notes = torch.func.vmap(program, in_dims=(0, down_dims, state_dims))(
-                torch.arange(len(places)), down, state
+                torch.arange(len(places), device=self.federation.x.device), down, state
             )
         (local,) = seen
         seconds = (time.perf_counter() - began) / len(places)
@@ -555,7 +559,7 @@ def _rows(down: Record, places: NDArray[np.int64]) -> tuple[dict[str, Any], dict
     values, dims = {}, {}
     for field, value in down.items():
         each = field.travel == "each"
-        values[field.name] = value[torch.from_numpy(places)] if each else value
+        values[field.name] = value[torch.from_numpy(places).to(value.device)] if each else value
         dims[field.name] = 0 if each else None
     return values, dims
 

@@ -28,7 +28,7 @@ from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Mapped, Runtime, Task
-from undrift.runtimes import worker
+from undrift.runtimes import check_workers, worker
 from undrift.runtimes.memory import Segment, Signature, room, signature_of
 from undrift.runtimes.worker import Result
 
@@ -70,18 +70,17 @@ class Processes(Runtime):
     def __init__(self, federation: Federation, workers: int | None = None, shared_limit: int | None = None) -> None:
         """``shared_limit``: bytes that one piece of shared memory may have; a larger one lies in a file."""
         cores = len(os.sched_getaffinity(0))
-        self.workers = cores if workers is None else workers
-        if self.workers < 1:
-            raise InvalidInput(
-                f"workers = {workers}: at least 1 worker process is needed; the serial runtime works in this process"
-            )
+        check_workers(workers)
+        self.workers = workers or cores
         if self.workers > cores:
             warnings.warn(
                 f"{self.workers} workers share {cores} cores: more workers than cores only cost", stacklevel=2
             )
+        if federation.x.device.type != "cpu":
+            raise InvalidInput(f"processes share memory of the CPU, and the data are on {federation.x.device}")
         self.federation = federation
         self._limit = shared_limit
-        self._payload = _pickled(federation)
+        self._payload = payload(federation)
         self._segments: dict[str, Segment] = {}
         self._pinned: dict[int, tuple[Tensor, int, str]] = {}  # tensors of ``map`` that stay: by identity and version
         self._method: tuple[Any, bytes] = (None, b"")
@@ -339,7 +338,7 @@ def _deaf_to_interrupt() -> Iterator[None]:
 # --- what has to be pickled, once -------------------------------------------------------------------------------------
 
 
-def _pickled(federation: Federation) -> bytes:
+def payload(federation: Federation) -> bytes:
     """The code side of a federation: everything but its data."""
     _dumps(federation.module, "the model", lambda: _attribute(federation.module))
     _dumps(federation.loss, "the loss")

@@ -1,0 +1,122 @@
+"""Which runtime suits a federation: a rule over what a step of the first clients was measured to take.
+
+The choice depends on the machine, so it is a value that a run records and a resumed run takes over. Serial and
+processes give the same bits; batched does not, and has to be clearly faster to be chosen.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from undrift.core.client import one_thread
+from undrift.core.errors import InvalidInput
+from undrift.core.federation import Federation
+from undrift.runtimes.batched import BatchedLocal, Members, Program
+
+STEPS = 3  # of each measurement
+BLOCK = 64  # clients that are measured together
+START = 2.0  # seconds that it takes to start processes
+TASK = 4e-4  # seconds that a client costs on its way to a worker and back
+PASSES = 10  # times that a run is taken to ask every client
+CLEARLY = 2.0  # times faster that batched must be, for giving up the serial runtime's bits
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A runtime's name, and why."""
+
+    name: str
+    why: str
+
+
+def choose(federation: Federation, workers: int | None = None) -> Choice:
+    """The runtime for a federation on this machine, from measurements."""
+    cores = workers or len(os.sched_getaffinity(0))
+    sizes = federation.population.samples
+    steps = float(np.mean([federation.training.steps_for(int(n)) for n in sizes[:1000]]))
+    obstacle = ""
+    if cores < 2:
+        obstacle = "there is one core"
+    elif federation.x.device.type != "cpu":
+        obstacle = f"the data are on {federation.x.device}"
+    elif not _travels(federation):
+        obstacle = "the model or the loss cannot be sent to processes"
+    return decide(_eager(federation), _batched(federation), steps, len(sizes), cores, obstacle)
+
+
+def decide(serial: float, batched: float | None, steps: float, clients: int, cores: int, obstacle: str = "") -> Choice:
+    """The rule. ``serial`` and ``batched`` are seconds per step of one client; ``obstacle`` rules processes out."""
+    expected = {"serial": serial}
+    notes = [obstacle] if obstacle else []
+    if not obstacle:
+        parallel = serial / cores + TASK / steps
+        saved = (serial - parallel) * steps * clients * PASSES
+        if saved > START:
+            expected["processes"] = parallel
+        else:
+            notes.append(
+                f"processes would save {max(saved, 0):.2g} s in {PASSES} passes, and take {START:g} s to start"
+            )
+    name = min(expected, key=lambda k: expected[k])
+    if batched is not None:
+        expected["batched"] = batched
+        if batched * CLEARLY < expected[name]:
+            name = "batched"
+    figures = ", ".join(f"{key} {value * 1e3:.3g} ms" for key, value in expected.items())
+    return Choice(name, "; ".join([f"expected time of a client's step: {figures}", *notes]))
+
+
+def _eager(federation: Federation) -> float:
+    trainer, (start, buffers) = federation.trainer(), federation.start()
+
+    def run() -> None:
+        local = trainer.local(0, 1, federation.rows(0), buffers)
+        local.descend(local.grad, start, STEPS)
+
+    with one_thread(), torch.no_grad():
+        return _best(run) / STEPS
+
+
+def _batched(federation: Federation) -> float | None:
+    program, (start, _) = Program(federation), federation.start()
+    if program.reason:
+        return None
+    members = Members(federation, np.arange(min(BLOCK, federation.population.size)), 1)
+
+    def one(me: torch.Tensor) -> torch.Tensor:
+        local = BatchedLocal(program, members, me, 1)
+        return local.descend(local.grad, start, STEPS)
+
+    def run() -> None:
+        torch.func.vmap(one)(torch.arange(len(members.n), device=federation.x.device))
+
+    try:
+        with torch.no_grad():
+            return _best(run) / STEPS / len(members.n)
+    except Exception:  # whatever a model may do that vmap does not know
+        return None
+
+
+def _best(run: Callable[[], None]) -> float:
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+def _travels(federation: Federation) -> bool:
+    from undrift.runtimes.processes import payload
+
+    try:
+        payload(federation)
+    except InvalidInput:
+        return False
+    return True

@@ -1,0 +1,68 @@
+"""Runtimes by name, and the rule that picks one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from torch import nn
+
+from conformance.problem import federation
+from undrift.core.errors import InvalidInput
+from undrift.runtimes import create
+from undrift.runtimes.auto import choose, decide
+
+
+@pytest.mark.parametrize(
+    ("figures", "name", "because"),
+    [
+        ({"serial": 3e-4, "batched": 3e-5}, "batched", "batched 0.03 ms"),
+        ({"serial": 3e-4, "batched": 2e-4, "clients": 10}, "serial", "processes would save"),
+        ({"serial": 8e-3, "batched": 9e-3}, "processes", "processes 4."),
+        ({"serial": 8e-3, "batched": None}, "processes", "serial 8 ms"),
+        ({"serial": 8e-3, "batched": None, "obstacle": "there is one core"}, "serial", "there is one core"),
+        ({"serial": 8e-3, "batched": 3e-3}, "processes", "batched 3 ms"),  # faster, but not enough to give up the bits
+    ],
+)
+def test_the_rule(figures: dict[str, Any], name: str, because: str) -> None:
+    choice = decide(**{"steps": 12.0, "clients": 1000, "cores": 2} | figures)
+    assert choice.name == name
+    assert because in choice.why
+
+
+def test_a_model_that_vmap_does_not_know_is_not_batched() -> None:
+    module = nn.Sequential(nn.Linear(12, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    choice = choose(replace(federation(), module=module))
+    assert choice.name != "batched"
+    assert "batched" not in choice.why
+
+
+def test_what_cannot_be_pickled_does_not_go_to_processes() -> None:
+    choice = choose(replace(federation(), loss=lambda outputs, y: nn.functional.cross_entropy(outputs, y)), workers=2)
+    assert choice.name != "processes"
+    assert "cannot be sent" in choice.why
+
+
+@pytest.mark.parametrize("name", ["serial", "processes", "batched"])
+def test_a_runtime_by_name(name: str) -> None:
+    with create(name, federation(), 1) as runtime:
+        assert runtime.name == name
+        assert runtime.why == ""
+
+
+def test_auto_says_what_it_chose_and_why() -> None:
+    with create("auto", federation()) as runtime:
+        assert runtime.name in ("serial", "processes", "batched")
+        assert "client's step" in runtime.why
+
+
+def test_an_unknown_runtime_is_refused_with_a_hint() -> None:
+    with pytest.raises(InvalidInput, match="did you mean 'processes'"):
+        create("process", federation())
+
+
+@pytest.mark.parametrize("name", ["auto", "serial", "processes", "batched"])
+def test_no_workers_are_refused_by_every_runtime(name: str) -> None:
+    with pytest.raises(InvalidInput, match="workers = 0: at least 1"):
+        create(name, federation(), 0)
