@@ -53,7 +53,7 @@ class FedTrip(Averaging[Client]):
 
     def check(self, training: Training, layout: Layout, steps: int) -> None:
         c = self.mu * training.lr * training.travel(steps)
-        if c > 1:
+        if c > 1 + 1e-9:
             warnings.warn(
                 f"FedTrip: mu*lr*A_K = {c:.3g} > 1: in flat directions the clients' deviations grow every round; "
                 f"mu below {1 / (training.lr * training.travel(steps)):.3g} is stable",
