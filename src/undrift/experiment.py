@@ -18,6 +18,7 @@ from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import Setting, Settings, at_least, between
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source
+from undrift.data.skew import FeatureSkew
 from undrift.models import MODELS, ModelSpec
 
 
@@ -41,7 +42,7 @@ class Plan(Settings):
     workers: Annotated[int | None, "worker processes; left out: one per core", at_least(1)] = None
 
 
-SECTIONS = ("algorithm", "data", "partition", "model", "train")
+SECTIONS = ("algorithm", "data", "partition", "skew", "model", "train")
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,14 @@ class Experiment:
     data: Source
     partition: Partitioner
     model: ModelSpec | None = None  # None: one that suits the data, see `models.default_model`
+    skew: FeatureSkew = field(default_factory=FeatureSkew)
     train: Training = field(default_factory=Training)
     plan: Plan = field(default_factory=Plan)
     name: str = ""
 
     @classmethod
     def build(cls, values: Mapping[str, Any], where: str = "experiment") -> Experiment:
-        """From plain values: the five sections, and the plan's keys beside them."""
+        """From plain values: the sections, and the plan's keys beside them."""
         plan_keys = [s.name for s in Plan.settings()]
         for key in values:
             if key not in (*SECTIONS, *plan_keys, "name"):
@@ -80,9 +82,10 @@ class Experiment:
             f"{where}: [partition]",
         )
         model = _named("model", MODELS, sections["model"], "mlp", f"{where}: [model]") if sections["model"] else None
+        skew = _create(FeatureSkew, sections["skew"], f"{where}: [skew]")
         train = _create(Training, sections["train"], f"{where}: [train]")
         plan = _create(Plan, {k: v for k, v in values.items() if k in plan_keys}, where)
-        experiment = cls(method, data, partition, model, train, plan, str(values.get("name", "")))
+        experiment = cls(method, data, partition, model, skew, train, plan, str(values.get("name", "")))
         experiment.check(where)
         return experiment
 
@@ -106,6 +109,7 @@ class Experiment:
             ("algorithm", self.algorithm, type(self.algorithm).name()),
             ("data", self.data, self.data.name),
             ("partition", self.partition, self.partition.name),
+            ("skew", self.skew, None),
             ("model", self.model, self.model.name if self.model else None),
             ("train", self.train, None),
         ):
@@ -190,6 +194,7 @@ def components() -> dict[str, dict[str, tuple[Setting, ...]]]:
         "data": {name: cls.settings() for name, cls in SOURCES.items()},
         "partition": {name: cls.settings() for name, cls in PARTITIONERS.items()},
         "model": {name: cls.settings() for name, cls in MODELS.items()},
+        "skew": {"": FeatureSkew.settings()},
         "train": {"": Training.settings()},
         "plan": {"": Plan.settings()},
     }

@@ -28,6 +28,7 @@ from undrift.core.runtime import Runtime
 from undrift.core.training import Training
 from undrift.core.vector import Buffers
 from undrift.data import PARTITIONERS, Dataset, Partition, Partitioner, data_root, load, test_parts
+from undrift.data.skew import FeatureSkew
 from undrift.evaluate import Evaluation, Evaluator
 from undrift.experiment import Experiment, Plan, label_of
 from undrift.history import History
@@ -137,6 +138,7 @@ def prepare(
     loss: Loss,
     training: Training,
     plan: Plan,
+    skew: FeatureSkew | None = None,
 ) -> Setting:
     """Divide the data, build the model from the seed, and check that everything fits."""
     public, scoring, rest = _public(method, dataset, plan)
@@ -151,6 +153,8 @@ def prepare(
             partition, parts = _with_client(partition, public), parts and _with_client(parts, public[:0])
         public = scoring = None
     names = None if partition.names is None else tuple(str(name) for name in partition.names)
+    if skew is not None:
+        dataset = skew.apply(dataset, partition, plan.seed)
     x, y = (_on(tensor, plan.device) for tensor in (dataset.x, dataset.y))
     federation = Federation(
         module=build(model, plan.seed).to(plan.device),
@@ -199,6 +203,7 @@ def prepare_experiment(
         LOSSES[model.loss],
         experiment.train,
         experiment.plan,
+        experiment.skew,
     )
 
 
@@ -276,9 +281,13 @@ def execute(
     with contextlib.ExitStack() as stack:
         if ledger is not None and run is not None:
             stack.enter_context(ledger.holding(run))
-            ledger.set_status(run, "running")
         if runtime is None:
-            runtime = stack.enter_context(create_runtime(plan.runtime, setting.federation, plan.workers))
+            # A resumed run takes over the runtime that was chosen for it, and with it the bits.
+            chosen = run.facts.get("runtime", plan.runtime) if run is not None else plan.runtime
+            runtime = stack.enter_context(create_runtime(chosen, setting.federation, plan.workers))
+        if ledger is not None and run is not None:
+            told = {"runtime": runtime.name} | ({"runtime_why": runtime.why} if runtime.why else {})
+            ledger.set_status(run, "running", facts=told)
         loop = Loop(setting.federation, method, runtime, setting.participate, keep)
         snapshot = _resumed(ledger, run, method, plan.device) or loop.start()
         first, began = snapshot.round, time.perf_counter()

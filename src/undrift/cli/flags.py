@@ -25,6 +25,7 @@ _PANELS = {
     "plan": "Clients, rounds and evaluation",
     "train": "Local training",
     "partition": "Partition settings",
+    "skew": "Feature skew",
     "algorithm": "Method settings",
     "model": "Model settings",
     "data": "Data settings",
@@ -59,14 +60,14 @@ def _options() -> tuple[click.Parameter, ...]:
             for setting in settings:
                 plain.setdefault(setting.name, []).append((section, kind, setting))
     for name, uses in plain.items():
-        shown = [u for u in uses if u[0] in ("plan", "train") or u[1] in chosen[u[0]]]
+        shown = [u for u in uses if u[0] in ("plan", "train", "skew") or u[1] in chosen[u[0]]]
         section, _, setting = (shown or uses)[0]
         found.append(
             _option(
                 f"--{name.replace('_', '-')}", name, setting, _help(shown or uses), _PANELS[section], hidden=not shown
             )
         )
-        for part in dict.fromkeys(u[0] for u in uses if u[0] not in ("plan", "train")):
+        for part in dict.fromkeys(u[0] for u in uses if u[0] not in ("plan", "train", "skew")):
             flag = f"--{part}.{name.replace('_', '-')}"
             found.append(_option(flag, f"{part}.{name}", setting, "", None, hidden=True))
     return tuple(found)

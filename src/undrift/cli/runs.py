@@ -90,6 +90,7 @@ def description(
         "partition": [_name(base, "partition", "column" if "client" in given(ctx) else "dirichlet")],
         "model": [_name(base, "model", "mlp")],
         "train": [""],
+        "skew": [""],
         "plan": [""],
     }
     return merge(base, as_changes(given(ctx), names))
@@ -285,6 +286,9 @@ def _table(histories: Sequence[History], target: float | None, as_json: bool, pa
         say(escape(sentence))
     for sentence in _beside(histories):
         say(escape(sentence))
+    for name, why in dict.fromkeys((h.facts.get("runtime"), h.facts.get("runtime_why")) for h in histories[:1]):
+        if why:
+            say(f"runtime: {name} ({escape(why)})")
     say(f"ledger: [bold]{escape(str(path))}[/]")
 
 

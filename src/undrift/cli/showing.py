@@ -119,6 +119,8 @@ def summary(history: History, run: Run) -> None:
     table.add_row("bytes up / down", f"{size(history.total('bytes_up'))} / {size(history.total('bytes_down'))}")
     table.add_row("client compute", f"{count(history.total('macs'))} MACs")
     table.add_row("time", f"{history.total('seconds'):.2f} s")
+    if "runtime" in facts:
+        table.add_row("runtime", escape(f"{facts['runtime']}: {facts.get('runtime_why', 'as asked')}"))
     target = experiment.get("target")
     if target is not None:
         hit = history.reached(float(target))
