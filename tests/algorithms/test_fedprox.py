@@ -19,8 +19,8 @@ def test_without_weight_or_with_one_step_it_is_fedavg_bit_for_bit(mu: float) -> 
 
 def test_exact_local_solutions() -> None:
     mu, w = 0.5, 0.2
-    here = quadratics([[1], [3]], [[0], [1]], [1, 1], [w], toy(steps=1000).training)
-    (first,), *_, (last,) = trajectory(here, "fedprox", 200, mu=mu)
+    here = quadratics([[1], [3]], [[0], [1]], [1, 1], [w], toy(steps=250).training)
+    (first,), *_, (last,) = trajectory(here, "fedprox", 25, mu=mu)
     assert first == pytest.approx(np.mean((A * B + mu * w) / (A + mu)), abs=1e-14)
     assert last == pytest.approx(np.sum(A * B / (A + mu)) / np.sum(A / (A + mu)), abs=1e-12)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from torch import nn
 
@@ -29,6 +30,17 @@ def test_the_rule(figures: dict[str, Any], name: str, because: str) -> None:
     choice = decide(**{"steps": 12.0, "clients": 1000, "cores": 2} | figures)
     assert choice.name == name
     assert because in choice.why
+
+
+def test_batched_is_considered_only_for_small_steps_of_many_clients() -> None:
+    few = federation()
+    assert few.population.size < 100
+    assert "batched" not in choose(few).why
+    offsets = np.arange(201) * 2
+    crowd = replace(few, indices=np.arange(400) % len(few.x), offsets=offsets)
+    assert "batched" in choose(crowd).why
+    wide = nn.Sequential(nn.Linear(12, 4000), nn.ReLU(), nn.Linear(4000, 3))
+    assert "batched" not in choose(replace(crowd, module=wide)).why
 
 
 def test_a_model_that_vmap_does_not_know_is_not_batched() -> None:

@@ -1,7 +1,9 @@
 """Which runtime suits a federation: a rule over what a step of the first clients was measured to take.
 
 The choice depends on the machine, so it is a value that a run records and a resumed run takes over. Serial and
-processes give the same bits; batched does not, and has to be clearly faster to be chosen.
+processes give the same bits, so between them only time counts. Batched gives other bits: it is considered only where
+steps are so small and clients so many that it wins by far on any machine, so that the same command gives the same bits
+again however busy the machine is.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ BLOCK = 64  # clients that are measured together
 START = 2.0  # seconds that it takes to start processes
 TASK = 4e-4  # seconds that a client costs on its way to a worker and back
 PASSES = 10  # times that a run is taken to ask every client
-CLEARLY = 2.0  # times faster that batched must be, for giving up the serial runtime's bits
+SMALL, MANY = 150_000, 100  # batched: at most so many MACs forward in a step, and at least so many clients
+CLEARLY = 2.0  # times faster that it must be even then
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,9 @@ def choose(federation: Federation, workers: int | None = None) -> Choice:
         obstacle = f"the data are on {federation.x.device}"
     elif not _travels(federation):
         obstacle = "the model or the loss cannot be sent to processes"
-    return decide(_eager(federation), _batched(federation), steps, len(sizes), cores, obstacle)
+    work = federation.profile.forward * (federation.training.batch_size or int(sizes.max()))
+    batched = _batched(federation) if work <= SMALL and len(sizes) >= MANY else None
+    return decide(_eager(federation), batched, steps, len(sizes), cores, obstacle)
 
 
 def decide(serial: float, batched: float | None, steps: float, clients: int, cores: int, obstacle: str = "") -> Choice:
@@ -60,9 +65,7 @@ def decide(serial: float, batched: float | None, steps: float, clients: int, cor
         if saved > START:
             expected["processes"] = parallel
         else:
-            notes.append(
-                f"processes would save {max(saved, 0):.2g} s in {PASSES} passes, and take {START:g} s to start"
-            )
+            notes.append(f"processes would save {max(saved, 0):.2g} s in {PASSES} passes and start in {START:g} s")
     name = min(expected, key=lambda k: expected[k])
     if batched is not None:
         expected["batched"] = batched
