@@ -9,12 +9,16 @@ Clients of like size share a block. Agrees with the serial runtime up to roundin
 from __future__ import annotations
 
 import copy
+import ctypes
+import functools
 import os
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,12 +42,20 @@ from undrift.runtimes.stack import Stack
 Carry = TypeVar("Carry")
 Sizes = NDArray[np.int64]
 
-BLOCK = 3 << 20  # bytes of one vector of a block: what stays in the cache, and out of the way of the page tables
+BLOCK = 6 << 20  # bytes of one vector of a block: large enough to pay for dispatch, small enough for the cache
 MEMORY = 0.5  # share of the free memory that a block may take
 
 
 class Unbatchable(Exception):
     """This cannot run in one tensor program; the sentence says why."""
+
+
+class TooLarge(Exception):
+    """A block did not fit into memory."""
+
+    def __init__(self, places: NDArray[np.int64], message: str) -> None:
+        super().__init__(message)
+        self.places = places
 
 
 class Model:
@@ -435,52 +447,63 @@ class Batched(Runtime):
 
     def __init__(self, federation: Federation, block: int | None = None) -> None:
         """``block``: clients per block, instead of an estimate."""
+        _keep_freed_memory()
         self.federation = federation
-        self._program = Program(federation)
         self._serial = Serial(federation)
         self._block = block
-        self._threads = len(os.sched_getaffinity(0))
         self._said: set[str] = set()  # methods that were found not to be batchable
+        # Blocks run side by side, each on one thread: threads inside of operations that are this short would mostly
+        # wait for each other. A program is not shared between threads, because it binds parameters to its modules.
+        self._cores = len(os.sched_getaffinity(0)) if federation.x.device.type == "cpu" else 1
+        self._pool = ThreadPoolExecutor(self._cores, "undrift block")
+        self._programs: SimpleQueue[Program] = SimpleQueue()
+        for _ in range(self._cores):
+            self._programs.put(program := Program(federation))
+        self._reason = program.reason
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def replies(self, task: Task) -> Iterator[Reply | Block]:
         name = task.method.name()
-        if self._program.reason and name not in self._said:
-            self._fall_back(name, self._program.reason)
-        if name in self._said:
-            yield from self._serial.replies(task)
-            return
+        if self._reason and name not in self._said:
+            self._fall_back(name, self._reason)
+        if name not in self._said:
+            try:
+                yield from self._blocks(task)
+                return
+            except MemoryError:
+                raise
+            except Exception as error:  # what vmap does not know; a true mistake shows again, with its client's name
+                self._fall_back(name, str(error) or type(error).__name__)
+        yield from self._serial.replies(task)
+
+    def _blocks(self, task: Task) -> list[Block]:
+        """The replies of the cohort. Clients of like size share a block; a block that is too large is halved."""
         order = np.argsort(self.federation.population.samples[task.cohort.ids], kind="stable")
-        threads = torch.get_num_threads()
-        done = 0
-        try:
-            while done < len(order):
-                torch.set_num_threads(self._threads)
-                places = np.sort(order[done : done + self._block_size(task)])
+        count = -(-len(order) // self._block_size())
+        count = min(-(-count // self._cores) * self._cores, len(order))
+        running = {self._pool.submit(self._run, task, np.sort(part)) for part in np.array_split(order, count)}
+        done: list[Block] = []
+        while running:
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
                 try:
-                    block = self._run(task, places)
-                except Exception as error:
-                    if _out_of_memory(error) and len(places) > 1:
-                        self._block = len(places) // 2
-                        continue
-                    if done == 0 and not _out_of_memory(error):
-                        self._fall_back(name, str(error) or type(error).__name__)
-                        break
-                    raise
-                finally:
-                    torch.set_num_threads(threads)
-                done += len(places)
-                yield block
-        finally:
-            torch.set_num_threads(threads)
-        if name in self._said:
-            yield from self._serial.replies(task)
+                    done.append(future.result())
+                except TooLarge as error:
+                    self._block = len(error.places) // 2
+                    if not self._block:
+                        raise MemoryError(f"one client does not fit into memory: {error}") from error
+                    for half in np.array_split(error.places, 2):
+                        running.add(self._pool.submit(self._run, task, half))
+        return sorted(done, key=lambda block: int(block.clients[0]))
 
     def _fall_back(self, name: str, reason: str) -> None:
         self._said.add(name)
         line = reason.splitlines()[0] if reason else "?"
         warnings.warn(f"{name} cannot be batched ({line}): its clients run one after the other", stacklevel=3)
 
-    def _block_size(self, task: Task) -> int:
+    def _block_size(self) -> int:
         """Clients per block: as many as stay in the cache, and never more than fit into memory."""
         if self._block is None:
             itemsize = next(self.federation.module.parameters()).element_size()
@@ -489,10 +512,22 @@ class Batched(Runtime):
             batch = (training.batch_size or int(self.federation.population.samples.max())) * sample
             needed = 12 * d + 8 * batch  # vectors and activations of one client, roughly
             free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-            self._block = max(1, min(max(16, BLOCK // d), int(MEMORY * free) // needed))
+            self._block = max(1, min(max(16, BLOCK // d), int(MEMORY * free) // (needed * self._cores)))
         return self._block
 
     def _run(self, task: Task, places: NDArray[np.int64]) -> Block:
+        program = self._programs.get()
+        try:
+            return self._compute(program, task, places)
+        except (RuntimeError, MemoryError) as error:
+            if _out_of_memory(error):
+                raise TooLarge(places, str(error)) from error
+            raise
+        finally:
+            self._programs.put(program)
+
+    def _compute(self, shared: Program, task: Task, places: NDArray[np.int64]) -> Block:
+        """One block, in one thread."""
         method, cohort = task.method, task.cohort
         members = Members(self.federation, cohort.ids[places], cohort.round)
         kept = [task.kept[int(client)] for client in members.clients]
@@ -501,7 +536,7 @@ class Batched(Runtime):
         seen: list[BatchedLocal] = []
 
         def program(me: Tensor, down: dict[str, Any], state: dict[str, Any]) -> Any:
-            local = BatchedLocal(self._program, members, me, cohort.round)
+            local = BatchedLocal(shared, members, me, cohort.round)
             seen.append(local)
             message, mine = type(task.down)(**down), type(kept[0].state)(**state)
             if task.survey:
@@ -538,6 +573,16 @@ class Batched(Runtime):
             spent=spent,
             notes={name: value.tolist() for name, value in notes.items()},
         )
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Have glibc keep what is freed: the vectors of a block are so large that it would give them back at every step,
+    and the system would clear the pages again. Elsewhere nothing happens."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, value in ((-8, 1), (-3, 32 << 20), (-1, 256 << 20)):  # one arena; mmap and trim thresholds
+            mallopt(option, value)
 
 
 def _batchable(value: Any) -> Tensor:
