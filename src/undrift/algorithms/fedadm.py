@@ -132,12 +132,12 @@ class FedADM(Algorithm[Server, Client, Down, Up]):
     def server_update(self, server: Server, up: Up, cohort: Cohort) -> Server:
         q, tau = cohort.weights, server.tau
         up = up.map(lambda field, value: value.double() if field.axes == () else value)
-        F, mu_bar = q @ up.f, float(up.mu.mean())
+        mu_bar = float(up.mu.mean())
         mu_first = mu_bar if server.mu_first < 0 else server.mu_first
         cohort.note("B", float(up.f.square().mean().sqrt() / up.f.mean()))  # eq. 10
         cohort.note("Hs", float(up.f.std(correction=0)))  # eq. 11 is 0 by construction: the spread of the F_i instead
         cohort.note("tau", tau)
-        best = server.x if q @ up.f_best > F else server.best  # line 14
+        best = server.x if q @ up.f < q @ up.f_best else server.best  # line 14
         c, b = self.spent(cohort, tau)
         used = server.used + c * tau + b
         x = server.x if server.phase == EVALUATION or not isfinite(up.x).all() else up.x

@@ -48,7 +48,7 @@ class FedTrip(Averaging[Client]):
         if self.xi is not None:
             xi = xi * 0 + self.xi
         local.note("xi", xi)
-        x = local.descend(lambda x, b: local.grad(x, b) + self.mu * ((x - w) - xi * (x - h)), w)  # eq. 6, line 7
+        x = local.descend(lambda x, b: local.grad(x, b) + self.mu * ((x - w) - xi * (x - h)), w)  # eq. 5, lines 6 to 8
         return Trained(x), Client(x, me.t * 0 + local.round)
 
     def check(self, training: Training, layout: Layout, steps: int) -> None:
