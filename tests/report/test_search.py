@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from undrift.advise import Budget, Pilot, Standing, conclusion, advise
+from undrift.advise import Budget, Pilot, Standing, advise, conclusion
 from undrift.core.errors import InvalidInput
 from undrift.jobs import Done, Job, work_off
 from undrift.ledger import Ledger
@@ -131,7 +131,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     line = [
         *(sys.executable, "-m", "undrift", "sweep", "-a", "fedavg,fedprox", "--over", "lr=0.02,0.1", "--seeds", "1..2"),
-        *("--clients", "6", "--rounds", "150", "--workers", "2", "--ledger", str(path)),
+        *("--clients", "6", "--rounds", "60", "--workers", "2", "--ledger", str(path)),
     ]
     first = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     while first.poll() is None:  # until a run is finished and another is under way
@@ -150,7 +150,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     with Ledger(path) as book:
         after = {run.name: run for run in book.runs()}
         assert len(after) == 8
-        assert all(run.status == "finished" and run.rounds == 150 for run in after.values())
+        assert all(run.status == "finished" and run.rounds == 60 for run in after.values())
         for name, run in before.items():
             assert after[name].created == run.created  # gone on with, not begun again
 

@@ -1,0 +1,258 @@
+"""The report and ``watch`` as a reader meets them, in Chromium."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pages import chromium, opened, pictures, tab, watched
+from playwright.sync_api import Browser, Page, expect
+
+from ledgers import add_run, entry
+from undrift.ledger import Ledger
+from undrift.report.content import content
+from undrift.report.page import write_report
+
+pytestmark = pytest.mark.browser
+
+EVIL = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(tmp_path / "ledger.sqlite", create=True) as ledger:
+        for seed in (1, 2, 3):
+            add_run(ledger, "fedavg", seed, [0.2, 0.5, 0.7, 0.8], clients={0: 0.5, 1: 0.9, 2: 1.0})
+            add_run(ledger, "fedtrip", seed, [0.3, 0.8, 0.85, 0.9], notes={"xi": 0.4}, clients={0: 0.8, 1: 0.9, 2: 1.0})
+        yield ledger
+
+
+@pytest.fixture
+def report(book: Ledger, tmp_path: Path) -> Path:
+    path = tmp_path / "report.html"
+    write_report(book, book.runs(), path)
+    return path
+
+
+@pytest.fixture
+def page(browser: Browser, report: Path) -> Iterator[Page]:
+    """The report opened from disk; the test fails if anything went wrong in the browser."""
+    with tab(browser) as (found, troubles):
+        opened(found, report.as_uri())
+        yield found
+        assert troubles == []
+
+
+def read(page: Page, *keys: str) -> str:
+    """What a screen reader is told after some keys on the big chart."""
+    page.locator("#curve").focus()
+    for key in keys:
+        page.keyboard.press(key)
+    return page.locator("#say").inner_text()
+
+
+def test_the_headline_is_the_verdict_and_values_can_be_read(page: Page) -> None:
+    expect(page.locator("#headline")).to_contain_text("FedTrip reached 80 % in 2 rounds, 2.00 times sooner than FedAvg")
+    assert read(page, "Home") == "round 1: FedTrip 30.0 %, FedAvg 20.0 %"
+    assert read(page, "ArrowRight") == "round 2: FedTrip 80.0 %, FedAvg 50.0 %"
+    assert read(page, "End") == "round 4: FedTrip 90.0 %, FedAvg 80.0 %"
+    expect(page.locator("#tip")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#tip")).to_be_hidden()
+
+
+def test_hovering_shows_values(page: Page) -> None:
+    box = page.locator("#curve .u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 60)
+    expect(page.locator("#tip")).to_contain_text("round 4")
+    expect(page.locator("#tip")).to_contain_text("FedTrip")
+    expect(page.locator("#tip")).to_contain_text("90.0 %")
+
+
+@pytest.mark.parametrize(
+    ("axis", "words"),
+    [("bytes", "8 kB"), ("compute", "40 kMAC"), ("seconds", "2 s"), ("rounds", "round 4")],
+)
+def test_the_axis_can_be_switched(page: Page, axis: str, words: str) -> None:
+    page.get_by_role("radio", name=axis, exact=True).check(force=True)
+    expect(page.locator("#curve")).to_have_attribute("aria-label", re.compile(f"against {axis}"))
+    assert read(page, "End").startswith(f"{words}: FedTrip 90.0 %")
+
+
+def test_moving_the_target_changes_the_table_and_the_headline(page: Page, book: Ledger) -> None:
+    verdict = content(book, book.runs())["verdict"]
+    slider = page.get_by_role("slider", name="Target accuracy")
+    slider.focus()
+    page.keyboard.press("Home")
+    expect(page.locator("#headline")).to_have_text(verdict["targets"][0]["headline"])
+    page.keyboard.press("End")
+    last = verdict["targets"][-1]
+    expect(page.locator("#target-words")).to_have_text(last["words"])
+    expect(page.locator("#costs tbody tr").first).to_contain_text("not reached in 4 rounds")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#target-words")).to_have_text(verdict["targets"][-2]["words"])
+
+
+def test_a_method_can_be_hidden_and_shown_again(page: Page) -> None:
+    button = page.get_by_role("button", name="FedAvg", exact=True)
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "false")
+    assert read(page, "End") == "round 4: FedTrip 90.0 %"
+    expect(page.locator("#costs tbody tr.off")).to_have_count(1)
+    page.get_by_role("button", name="FedAvg", exact=True).click()
+    assert read(page, "Home", "End") == "round 4: FedTrip 90.0 %, FedAvg 80.0 %"
+
+
+def test_smoothing_is_said_and_never_touches_the_table(page: Page) -> None:
+    details = page.locator("#curve-table")
+    details.locator("summary").click()
+    expect(details.locator("tbody tr")).to_have_count(4)
+    before = details.locator("tbody").inner_text()
+    page.get_by_role("slider", name="Smoothing").fill("0.5")
+    expect(page.locator("#smoothed")).to_have_text("factor 0.50")
+    assert read(page, "End") != "round 4: FedTrip 90.0 %, FedAvg 80.0 %"
+    assert details.locator("tbody").inner_text() == before
+    assert "90.0 %" in before
+
+
+def test_the_csv_has_every_round(page: Page) -> None:
+    with page.expect_download() as found:
+        page.get_by_role("button", name="Download CSV").click()
+    rows = list(csv.DictReader(io.StringIO(found.value.path().read_text())))
+    assert len(rows) == 24
+    assert rows[3]["accuracy of the global model on test"] == "0.8"
+    assert rows[3]["bytes_up"] == "4000"
+
+
+def test_partition_fairness_drift_and_own_series_are_there(page: Page) -> None:
+    expect(page.locator("#who circle")).to_have_count(4)  # the counts that are not zero
+    page.get_by_role("radio", name="stacked bars").check(force=True)
+    expect(page.locator("#who rect")).to_have_count(4)
+    page.locator("#who-table summary").click()
+    expect(page.locator("#who-table tbody tr").nth(2).locator("td")).to_have_text(["3", "4", "7"])
+    expect(page.locator("#fair")).to_contain_text("worst tenth 80.0 %")
+    expect(page.locator("#drift h3")).to_have_count(3)
+    expect(page.locator("#notes h3")).to_have_text(["xi"])
+    page.get_by_text("The commands that repeat these runs").click()
+    expect(page.locator("#commands code").first).to_contain_text("undrift run --algorithm fedavg")
+
+
+def test_everything_is_reached_by_the_keyboard_and_has_a_name(page: Page) -> None:
+    for role, name in (
+        ("combobox", "Figure"), ("slider", "Smoothing"), ("slider", "Target accuracy"), ("combobox", "Partition"),
+        ("checkbox", "±1 s.d. over seeds"), ("button", "Download CSV"), ("region", "Cost to the target, table"),
+    ):  # fmt: skip
+        expect(page.get_by_role(role, name=name)).to_have_count(1)  # type: ignore[arg-type]
+    seen = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
+    for wanted in ("csv", "theme", "figure", "smooth", "band", "curve", "target", "FedAvg"):
+        assert wanted in seen
+    assert page.evaluate("[...document.querySelectorAll('svg')].every((s) => s.getAttribute('aria-label'))")
+
+
+def test_names_stay_text(browser: Browser, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "evil.sqlite", create=True) as book:
+        add_run(
+            book, "fedavg", 1, [0.2, 0.5], label=EVIL, name=EVIL, data=EVIL, status="failed", message=EVIL, rejected=1
+        )
+        write_report(book, book.runs(), tmp_path / "evil.html")
+    with tab(browser) as (page, troubles):
+        opened(page, (tmp_path / "evil.html").as_uri())
+        page.locator("#curve").focus()
+        page.keyboard.press("End")
+        assert page.evaluate("window.hacked") is None
+        assert EVIL in page.locator("#runs").inner_text()
+        assert EVIL in page.locator("#say").inner_text()
+        assert troubles == []
+
+
+def test_unfinished_runs_and_gaps_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "half.sqlite", create=True) as book:
+        add_run(book, "fedavg", 1, [0.2, None, 0.5])
+        add_run(book, "fedavg", 2, [0.2, 0.4], status="stopped", planned=3)
+        add_run(book, "scaffold", 1, [], status="running", planned=3)
+        add_run(book, "fedtrip", 1, [0.2, 0.9], data="other")
+        write_report(book, book.runs(), tmp_path / "half.html")
+    with tab(browser) as (page, troubles):
+        opened(page, (tmp_path / "half.html").as_uri())
+        warnings = page.locator("#warnings").inner_text()
+        for words in ("different data", "gave no number", "without fedavg-toy-seed2", "no evaluated round yet"):
+            assert words in warnings
+        page.locator("#curve").focus()
+        page.keyboard.press("Home")
+        assert "seed 2 (stopped)" in page.locator("#say").inner_text()
+        expect(page.locator("#runs .badge.unfinished")).to_have_count(1)
+        assert troubles == []
+
+
+def test_on_a_phone_nothing_sticks_out(browser: Browser, report: Path) -> None:
+    with tab(browser, "phone") as (page, troubles):
+        opened(page, report.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert troubles == []
+
+
+def test_light_and_dark_follow_the_system_and_the_button(browser: Browser, report: Path) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    with tab(browser, "dark") as (page, troubles):
+        opened(page, report.as_uri())
+        night = page.evaluate(ground)
+        page.get_by_role("button", name="Theme: automatic").click()
+        expect(page.get_by_role("button", name="Theme: light")).to_be_visible()
+        day = page.evaluate(ground)
+        assert day != night
+        page.get_by_role("button", name="Theme: light").click()
+        assert page.evaluate(ground) == night
+        assert troubles == []
+
+
+def test_pictures_for_the_documentation(browser: Browser, report: Path, tmp_path: Path) -> None:
+    made = pictures(browser, report, tmp_path / "images")
+    assert {path.name for path in made} >= {"report-light.png", "report-dark.png", "report-phone.png"}
+    assert len({path.read_bytes() for path in made}) == len(made)
+
+
+def test_watch_shows_a_new_round_and_a_new_run(browser: Browser, book: Ledger) -> None:
+    run = add_run(book, "scaffold", 1, [0.3, 0.4], status="running", planned=4)
+    with book.holding(run), watched(book.path) as address, tab(browser) as (page, troubles):
+        opened(page, address)
+        expect(page.locator("#live")).to_have_text("live")
+        row = page.locator("#runs tbody tr").last
+        expect(row).to_contain_text("2 of 4")
+        expect(row.locator(".badge")).to_have_text("running")
+        page.get_by_role("button", name="FedAvg", exact=True).click()
+        book.record(run, entry(3, 0.95))
+        book.flush()
+        expect(row).to_contain_text("3 of 4", timeout=20_000)
+        expect(row).to_contain_text("95.0 %")
+        hidden = page.get_by_role("button", name="FedAvg", exact=True)
+        expect(hidden).to_have_attribute("aria-pressed", "false")  # what the reader chose stays
+        add_run(book, "moon", 1, [0.5])
+        expect(page.locator("#runs tbody tr")).to_have_count(8, timeout=20_000)
+        assert troubles == []
+
+
+def test_watch_before_the_first_round(browser: Browser, tmp_path: Path) -> None:
+    with (
+        Ledger(tmp_path / "empty.sqlite", create=True) as book,
+        watched(book.path) as address,
+        tab(browser) as (page, bad),
+    ):
+        opened(page, address)
+        expect(page.locator("#headline")).to_have_text("There are no runs yet.")
+        add_run(book, "fedavg", 1, [0.5, 0.6])
+        expect(page.locator("#headline")).to_contain_text("FedAvg reached", timeout=20_000)
+        assert bad == []
