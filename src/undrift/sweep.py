@@ -117,7 +117,7 @@ def _place(key: str, methods: Sequence[str], base: Mapping[str, Any]) -> tuple[s
 
 
 def _kinds(section: str, methods: Sequence[str], base: Mapping[str, Any]) -> list[str]:
-    if section in ("plan", "train"):
+    if "" in components()[section]:
         return [""]
     if section == "algorithm":
         return list(methods)

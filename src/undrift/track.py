@@ -1,7 +1,7 @@
 """Rounds as they happen, to TensorBoard or MLflow. Both are optional; the ledger stays the record of a run.
 
-A tracker is called with the ledger's entry of each round and closed with the run's status. It decides nothing, and a
-round that was written twice (a run that was resumed) is the same round there.
+A tracker is called with the ledger's entry of each round and closed with the run's status. It decides nothing. A run
+that is resumed goes on there too.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from undrift.core.errors import InvalidInput, unknown
-from undrift.ledger import Entry, Run
+from undrift.ledger import Entry, Ledger, Run
 
 KINDS = ("tensorboard", "mlflow")
 
@@ -36,6 +38,36 @@ def tracker(kind: str, run: Run, where: str | Path | None = None) -> Tracker:
     if kind == "mlflow":
         return MLflow(run, _address(where))
     raise unknown("tracker", kind, KINDS)
+
+
+@contextmanager
+def tracking(ledger: Ledger, kind: str | None, where: str | Path | None = None) -> Iterator[None]:
+    """Everything that is recorded in this ledger goes to a tracker too, each run to its own."""
+    if kind is None:
+        yield
+        return
+    if kind not in KINDS:
+        raise unknown("tracker", kind, KINDS)
+    if find_spec(kind) is None:  # said before the first round, not after it
+        raise _missing(kind)
+    trackers: dict[int, Tracker] = {}
+
+    def follow(run: Run, entry: Entry) -> None:
+        if run.id not in trackers:
+            trackers[run.id] = tracker(kind, run, where)
+        trackers[run.id](entry)
+
+    ledger.followers.append(follow)
+    try:
+        yield
+    finally:
+        ledger.followers.remove(follow)
+        for run, one in trackers.items():
+            one.close(ledger.run(run).status)
+
+
+def _missing(kind: str) -> InvalidInput:
+    return InvalidInput(f"--track {kind} needs a package that is not installed: pip install 'undrift[{kind}]'")
 
 
 def _address(where: str | Path | None) -> str | None:
@@ -82,7 +114,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise InvalidInput("--track tensorboard needs TensorBoard: pip install 'undrift[tensorboard]'") from None
+            raise _missing("tensorboard") from None
         # Rounds beyond the last one recorded, from a process that was killed, are dropped in favour of what comes now.
         self._writer: Any = SummaryWriter(str(folder / _safe(run.name)), purge_step=run.rounds + 1)
         lines = "\n".join(f"    {key} = {value}" for key, value in _settings(run).items())
@@ -104,7 +136,7 @@ class MLflow:
             from mlflow.entities import Metric
             from mlflow.tracking import MlflowClient
         except ImportError:
-            raise InvalidInput("--track mlflow needs MLflow: pip install 'undrift[mlflow]'") from None
+            raise _missing("mlflow") from None
         self._metric, self._client = Metric, MlflowClient(address)
         found = self._client.get_experiment_by_name("undrift")
         experiment = found.experiment_id if found else self._client.create_experiment("undrift")

@@ -27,6 +27,9 @@ RootOption = Annotated[
     Path | None,
     typer.Option("--data-root", envvar="UNDRIFT_DATA", help="Where data sets are. Left out: the user's cache."),
 ]
+TrackOption = Annotated[
+    str | None, typer.Option("--track", help="Write to `tensorboard` or `mlflow` too, as rounds go by.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 

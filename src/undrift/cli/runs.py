@@ -19,6 +19,7 @@ from undrift.cli.common import (
     LedgerOption,
     QuietOption,
     RootOption,
+    TrackOption,
     command_line,
     console,
     errors,
@@ -37,6 +38,7 @@ from undrift.ledger import Ledger, Run
 from undrift.report.table import cells, headers, render, sentences
 from undrift.report.verdict import comparison
 from undrift.runner import Result, Watcher, completed, resume_experiment, start_experiment
+from undrift.track import tracking
 
 ExperimentArgument = Annotated[
     Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="A description; flags go on top of it.")
@@ -114,6 +116,7 @@ def run(
     print_toml: Annotated[
         bool, typer.Option("--toml", help="Print the complete experiment as TOML and do not run it.")
     ] = False,
+    track: TrackOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -131,7 +134,7 @@ def run(
     if print_toml:
         sys.stdout.write(built.to_toml())
         return
-    with open_ledger(ledger, create=True) as book:
+    with open_ledger(ledger, create=True) as book, tracking(book, track):
         result = _guarded(book, [built], root, quiet)[0]
         announce(result, as_json)
 
@@ -155,6 +158,7 @@ def compare(
     ] = False,
     ledger: LedgerOption = DEFAULT_LEDGER,
     root: RootOption = None,
+    track: TrackOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -173,7 +177,7 @@ def compare(
     methods = _with_controls([parse_method(text) for text in texts])
     values = description(ctx, experiment, [str(m["name"]) for m in methods], data, partition, model)
     experiments = _grid(values, methods, parse_seeds(seeds), name or "compare")
-    with open_ledger(ledger, create=True) as book:
+    with open_ledger(ledger, create=True) as book, tracking(book, track):
         results = _guarded(book, experiments, root, quiet, again=again)
         target = experiments[0].plan.target
         _table([r.history for r in results], target, as_json, book.path)
@@ -257,11 +261,12 @@ def resume(
         int | None, typer.Option("--rounds", min=1, help="Go on to this round instead of the planned one.")
     ] = None,
     root: RootOption = None,
+    track: TrackOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends with the same bits as if it had not been."""
-    with open_ledger(ledger) as book:
+    with open_ledger(ledger) as book, tracking(book, track):
         found = book.run(name)
         if found.status == "finished" and (rounds is None or rounds <= found.rounds):
             raise InvalidInput(f"run {found.name!r} is finished after {found.rounds} rounds; --rounds extends it")

@@ -220,9 +220,9 @@ def command(experiment: Mapping[str, Any]) -> str:
         values = dict(experiment.get(section, {}))
         name = values.pop("name", "")
         defaults = {s.name: s.default for s in known[section].get(name, ())}
-        if section != "train":
-            parts += [f"--{section}", str(name)]
-        prefix = "" if section == "train" else f"{section}."
+        unnamed = "" in known[section]
+        parts += [] if unnamed else [f"--{section}", str(name)]
+        prefix = "" if unnamed else f"{section}."
         for key, value in values.items():
             if key in defaults and _plain(value) != _plain(defaults[key]):
                 parts += _flag(prefix + key, value)
