@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,8 @@ from undrift.core.federation import Federation
 from undrift.core.records import Message
 from undrift.core.reduce import Block, Reply, objection, reduce_buffers, reduce_uploads
 from undrift.core.vector import Buffers
+
+CHUNK = 4 << 20  # bytes
 
 Mapped = Callable[[Federation, Mapping[str, Tensor], Any], dict[str, Tensor]]
 
@@ -146,15 +148,25 @@ def drift(down: Message, uploads: list[Any]) -> dict[str, float]:
     spec = next((f for f in uploads[0].schema() if f.travel == "mean" and f.axes in (("d",), ("body",), None)), None)
     if spec is None or len(uploads) < 2:
         return {}
-    rows: Tensor = torch.stack([getattr(up, spec.name) for up in uploads])
+    values = [getattr(up, spec.name) for up in uploads]
     start = {f.name: v for f, v in down.items() if f.travel in ("same", "had")}.get(spec.name)
-    if start is not None:
-        rows.sub_(start)
-    mean = rows.mean(0)
-    lengths, length = rows.norm(dim=1), mean.norm()
-    cosine = (rows @ mean) / (lengths * length).clamp_min(1e-30)
+    size = max(1, CHUNK // values[0].nbytes)
+
+    def chunks() -> Iterator[Tensor]:  # many uploads at once would not stay in the cache
+        for begin in range(0, len(values), size):
+            rows = torch.stack(values[begin : begin + size])
+            yield rows if start is None else rows.sub_(start)
+
+    passes = chunks if len(values) > size else list(chunks()).__iter__
+    mean: Tensor = sum(rows.sum(0) for rows in passes()) / len(values)  # type: ignore[assignment]
+    length = mean.norm()
+    lengths, cosines, distances = [], [], []
+    for rows in passes():
+        lengths.append(rows.norm(dim=1))
+        cosines.append((rows @ mean) / (lengths[-1] * length).clamp_min(1e-30))
+        distances.append(rows.sub_(mean).norm(dim=1))
     return {
-        "cosine": float(cosine.mean()),
-        "distance": float(rows.sub_(mean).norm(dim=1).mean()),
-        "amp": float(lengths.mean() / length.clamp_min(1e-30)),
+        "cosine": float(torch.cat(cosines).mean()),
+        "distance": float(torch.cat(distances).mean()),
+        "amp": float(torch.cat(lengths).mean() / length.clamp_min(1e-30)),
     }

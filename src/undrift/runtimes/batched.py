@@ -14,7 +14,6 @@ import functools
 import os
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
@@ -25,6 +24,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch._C import _functorch
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from undrift.core import rng
 from undrift.core.client import Kept
@@ -103,7 +104,6 @@ class Program:
         self.live.replica.module.train()
         self.frozen.replica.module.eval()
         self.stack = Stack.of(federation.module, self.layout)
-        PROGRAMS[id(self)] = self
         replica = self.live.replica
         self.reason = ""  # why nothing at all can be batched
         if replica.has_buffers:
@@ -114,12 +114,6 @@ class Program:
             self.reason = "the inputs are augmented"
         elif not _is_mean(federation):
             self.reason = "the loss is not a mean over the samples of a batch"
-
-    def inputs(self, rows: Tensor) -> Tensor:
-        """Rows of the data; a look-up in a table of vectors is by far the fastest way to gather under vmap."""
-        x = self.federation.x
-        found: Tensor = nn.functional.embedding(rows, x.flatten(1))
-        return found.view(*rows.shape, *x.shape[1:])
 
     def each(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of every sample."""
@@ -132,27 +126,23 @@ class Program:
         return found
 
 
-PROGRAMS: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
+# --- in and out of vmap ----------------------------------------------------------------------------------------------
+# Tables with a row per client, and kernels that work on whole blocks, have to cross the border that vmap draws. These
+# are the functions that torch.func itself is made of; custom operators cross it too, for a third of a millisecond each.
 
 
-@torch.library.custom_op("undrift::stack_gradient", mutates_args=())
-def _stack_gradient(w: Tensor, x: Tensor, y: Tensor, program: int) -> Tensor:
-    """The gradient at ``w``; with a rule for vmap that sees whole blocks."""
-    rows: Tensor = _stack_gradients(None, (None, None, None, None), w, x, y, program)[0]
-    return rows[0]
+def _inside(rows: Tensor, me: Tensor) -> Tensor:
+    """A table with a row per client as the one client under vmap sees it: its own row."""
+    found: Tensor = _functorch._add_batch_dim(rows, 0, _functorch.maybe_get_level(me))
+    return found
 
 
-@_stack_gradient.register_vmap
-def _stack_gradients(
-    info: Any, dims: tuple[int | None, ...], w: Tensor, x: Tensor, y: Tensor, program: int
-) -> tuple[Tensor, int]:
-    p = PROGRAMS[program]
-    assert p.stack is not None
-    rows = next((t.shape[d] for t, d in zip((w, x, y), dims, strict=False) if d is not None), 1)
-    w, x, y = (
-        t.expand(rows, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip((w, x, y), dims, strict=False)
-    )
-    return p.stack.gradient(p.federation.loss, w, x, y), 0
+def _outside(value: Tensor, count: int) -> Tensor:
+    """All clients' rows of what one client sees."""
+    if not _functorch.is_batchedtensor(value):
+        return value.expand(count, *value.shape)
+    rows: Tensor = _functorch.get_unwrapped(value)
+    return rows.movedim(_functorch.maybe_get_bdim(value), 0)
 
 
 def _is_mean(federation: Federation) -> bool:
@@ -211,18 +201,22 @@ class Members:
 
 class BatchedBatch(Batch):
     def __init__(self, program: Program, members: Members, me: Tensor, places: NDArray[np.int64]) -> None:
-        rows = _pick(members.rows(places), me)
-        self.x, self.y = program.inputs(rows), program.federation.y[rows]
+        with temporarily_pop_interpreter_stack():
+            rows, data = members.rows(places), program.federation
+            shape = rows.shape
+            x, y = data.x.index_select(0, rows.flatten()), data.y.index_select(0, rows.flatten())
+            self.rows_x, self.rows_y = x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:])  # of all clients
+        self.x, self.y = _inside(self.rows_x, me), _inside(self.rows_y, me)
         self._members, self._places, self._me = members, places, me
         self.lengths: Sizes = (places >= 0).sum(1)
         self.full = bool((self.lengths == places.shape[1]).all())
         if not self.full:
-            self.mask = _pick(members.table(places >= 0), me)
-            self.length = _pick(members.table(self.lengths), me)
+            self.mask = _inside(members.table(places >= 0), me)
+            self.length = _inside(members.table(self.lengths), me)
 
     @property
     def index(self) -> Tensor:  # type: ignore[override]
-        return _pick(self._members.table(self._places), self._me)
+        return _inside(self._members.table(self._places), self._me)
 
     def mean(self, values: Tensor) -> Tensor:
         return values.mean(0) if self.full else self.sum(values) / self.length.to(values.dtype)
@@ -253,7 +247,7 @@ class BatchedLocal(Local):
         self.notes: dict[str, Tensor] = {}
 
     def _seen(self, sizes: Sizes) -> Tensor:
-        tensor = _pick(self._members.table(sizes.astype(np.float64)), self._me)
+        tensor = _inside(self._members.table(sizes.astype(np.float64)), self._me)
         self._known.append((tensor, sizes))
         return tensor
 
@@ -313,8 +307,10 @@ class BatchedLocal(Local):
         assert isinstance(b, BatchedBatch)
         if only is None and b.full and self._p.stack is not None and self._point is None:
             self._count("gradients", b)
-            g: Tensor = _stack_gradient(w, b.x, b.y, id(self._p))
-            return self._with_decay(g, w)
+            rows = _outside(w, len(self._members.n))
+            with temporarily_pop_interpreter_stack():
+                g = self._p.stack.gradient(self._p.federation.loss, rows, b.rows_x, b.rows_y)
+            return self._with_decay(_inside(g, self._me), w)
         if only == "head":
             return self._head_grad(w, b)
         g = self.value_and_grad(w, b)[1]
@@ -357,7 +353,7 @@ class BatchedLocal(Local):
     def full_grad(self, w: Tensor) -> Tensor:
         total = torch.zeros_like(w)
         for b in self.sweep():
-            share = _pick(self._members.table(b.lengths / self._members.n), self._me)
+            share = _inside(self._members.table(b.lengths / self._members.n), self._me)
             # A batch without samples has no mean: its gradient must not count, not even as 0 times NaN.
             total = total + torch.where(share > 0, self.grad(w, b) * share, 0.0)
         return total
@@ -382,7 +378,7 @@ class BatchedLocal(Local):
         try:
             for k in range(int(sizes.max())):
                 self._active = outer & (k < sizes)
-                yield k, None if self._active.all() else _pick(self._members.table(self._active), self._me)
+                yield k, None if self._active.all() else _inside(self._members.table(self._active), self._me)
         finally:
             self._active = outer
 
@@ -415,11 +411,6 @@ class BatchedLocal(Local):
 
     def note(self, name: str, value: Any) -> None:
         self.notes[name] = torch.as_tensor(value, dtype=torch.float64)
-
-
-def _pick(table: Tensor, me: Tensor) -> Tensor:
-    """The client's row of a table that has one for each."""
-    return table[me.unsqueeze(0)].squeeze(0)
 
 
 def _replaced(values: Sequence[Tensor], places: Sequence[int], others: Sequence[Tensor]) -> list[Tensor]:

@@ -58,8 +58,7 @@ class Stack:
         """For rows of models and of batches: the gradients of the mean losses, as rows."""
         rows = len(w)
         with torch.enable_grad():
-            # Parameters, because vmap lets nobody below it say requires_grad_().
-            params: dict[str, Tensor] = {name: nn.Parameter(view) for name, view in self._split(w.detach()).items()}
+            params: dict[str, Tensor] = {n: view.requires_grad_() for n, view in self._split(w.detach()).items()}
             for step in self._steps:
                 x = step(x, params)
             total = loss(x.flatten(0, 1), y.flatten(0, 1)).mean() * rows  # a mean of means, all of one length
@@ -69,7 +68,7 @@ class Stack:
     def _split(self, w: Tensor) -> dict[str, Tensor]:
         layout = self._layout
         spans = zip(layout.names, layout.offsets, layout.offsets[1:], layout.shapes, strict=False)
-        return {name: w[:, begin:end].view(len(w), *shape) for name, begin, end, shape in spans}
+        return {name: w[:, begin:end].view(len(w), *shape).detach() for name, begin, end, shape in spans}
 
 
 class _Linear:
