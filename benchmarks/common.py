@@ -62,7 +62,9 @@ class Player:
         self.snapshot = done.snapshot
 
 
-def interleave(contestants: Mapping[str, Callable[[], Any]], repetitions: int, warmup: int = 1) -> dict[str, list[float]]:
+def interleave(
+    contestants: Mapping[str, Callable[[], Any]], repetitions: int, warmup: int = 1
+) -> dict[str, list[float]]:
     """Seconds of every repetition of every contestant; the order turns from repetition to repetition."""
     names = list(contestants)
     for name in names:

@@ -1,7 +1,7 @@
 """Many small clients: 1,000 clients x 60 samples, logistic regression 784-10, batch 10, one epoch.
 
-``batched`` against ``serial``, 100 and 1,000 clients per round, and against the bare PyTorch loop split perfectly over the
-cores. Processor time is given too: on a machine that others use it says more than the clock.
+``batched`` against ``serial``, 100 and 1,000 clients per round, and against the bare PyTorch loop split perfectly over
+the cores. Processor time is given too: on a machine that others use it says more than the clock.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     on = machine()
     rows = [
-        measure(method, participate, arguments.repetitions if participate < 1000 else max(3, arguments.repetitions // 3))
+        measure(
+            method, participate, arguments.repetitions if participate < 1000 else max(3, arguments.repetitions // 3)
+        )
         for method in arguments.methods.split(",")
         for participate in TARGETS
     ]

@@ -8,15 +8,20 @@ clients, no order, no aggregation. Extra passes of a method are counted into its
 from __future__ import annotations
 
 import argparse
+import copy
+import os
+import time
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import torch
 from common import Player, federation, interleave, machine, ratios, write
 
 from undrift.algorithms import algorithms
 from undrift.core.federation import Federation
 from undrift.core.training import Training
+from undrift.runtimes.processes import Processes
 from undrift.runtimes.serial import Serial
 
 PARTICIPATE = 10
@@ -27,7 +32,7 @@ class Bare:
     """zero_grad, forward, backward, step; with extra forwards and gradients where a method's definition needs them."""
 
     def __init__(self, job: Federation, clients: int, forwards: int = 0) -> None:
-        self.module, self.loss, self.forwards = job.loss and _copy(job), job.loss, forwards
+        self.module, self.loss, self.forwards = copy.deepcopy(job.module).train(), job.loss, forwards
         self.optimiser = torch.optim.SGD(self.module.parameters(), lr=job.training.lr, momentum=job.training.momentum)
         size, total = job.training.batch_size, int(job.offsets[clients])
         order = torch.randperm(total)
@@ -44,12 +49,6 @@ class Bare:
             self.loss(self.module(x), y).backward()
             self.optimiser.step()
         torch.set_num_threads(threads)
-
-
-def _copy(job: Federation) -> torch.nn.Module:
-    import copy
-
-    return copy.deepcopy(job.module).train()
 
 
 # method: (name of its floor, factor on it, target, settings)
@@ -90,11 +89,45 @@ def serial(model: str, repetitions: int) -> list[dict[str, Any]]:
     return rows
 
 
+def processes(model: str, repetitions: int) -> dict[str, Any]:
+    """Against the floor split perfectly over the workers; by the clock, and by processor time of all processes."""
+    target = {"mlp": 1.25}.get(model, 1.15)
+    workers = min(2, len(os.sched_getaffinity(0)))
+    job = federation(model, 100, 600, TRAINING)
+    bare = Bare(job, PARTICIPATE)
+    with Processes(job, workers) as runtime:
+        player = Player(job, "fedavg", runtime, PARTICIPATE)
+        seconds = interleave({"bare": bare, "processes": player}, repetitions, warmup=3)
+        hands = [psutil.Process(handle.process.pid) for handle in runtime._handles.values()]
+
+        def cpu() -> float:
+            return time.process_time() + sum(sum(hand.cpu_times()[:2]) for hand in hands)
+
+        used = {}
+        for name, run in (("bare", bare), ("processes", player)):
+            began = cpu()
+            for _ in range(repetitions):
+                run()
+            used[name] = cpu() - began
+    median, best = ratios(seconds["processes"], seconds["bare"], 1 / workers)
+    return {
+        "job": model, "runtime": f"processes({workers})", "method": "fedavg", "floor": f"bare / {workers}",
+        "s/round": min(seconds["processes"]), "floor s": min(seconds["bare"]) / workers, "median ratio": median,
+        "best ratio": best, "at most": target, "cpu ratio": used["processes"] / used["bare"],
+    }  # fmt: skip
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="lenet-plain,lenet,mlp")
+    parser.add_argument("--runtime", choices=["serial", "processes", "both"], default="both")
     parser.add_argument("--repetitions", type=int, default=10)
     arguments = parser.parse_args()
     on = machine()
-    found = [row for model in arguments.models.split(",") for row in serial(model, arguments.repetitions)]
+    models = arguments.models.split(",")
+    found: list[dict[str, Any]] = []
+    if arguments.runtime != "processes":
+        found += [row | {"cpu ratio": ""} for model in models for row in serial(model, arguments.repetitions)]
+    if arguments.runtime != "serial":
+        found += [processes(model, arguments.repetitions) for model in models]
     write("floor", "Time per round over the floor of bare PyTorch", found, on)
