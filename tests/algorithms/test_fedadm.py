@@ -79,6 +79,21 @@ def test_the_binding_resource_counts() -> None:
     assert not torch.equal(two, each[0])
 
 
+def test_rising_proximal_weights_raise_the_bound() -> None:
+    xi, rise = 0.3, 0.8
+    method: Any = create("fedadm", xi=xi)
+    tau, c, b, R = (torch.tensor([v], dtype=torch.float64) for v in (1.0, C, B, 15.0))  # one step: h = 0
+    settings = {"delta": 0.5, "rho": 1.0, "beta": 1.0}
+    found, falling, same = (
+        method.control(tau, ETA, torch.ones(2, dtype=torch.float64), v, c, b, R, **settings).item()
+        for v in (rise, -1.0, 0.0)
+    )
+    e, T = ETA * 0.025, 15 / (C + B)
+    expected = 1 / (2 * e * T) + np.sqrt(1 / (4 * e**2 * T**2) + xi**2 / 2 * rise / (e * T))
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert falling == same == pytest.approx(1 / (e * T), rel=1e-12)
+
+
 def test_identities_of_the_gap() -> None:
     method: Any = create("fedadm")
     mu = torch.tensor([0.1, 0.7, 0.4], dtype=torch.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,20 @@ def test_prototypes_are_means_over_their_owners(average: str) -> None:
     torch.testing.assert_close(server.proto[2], own[2][2], rtol=1e-12, atol=0)
     n = torch.tensor([4.0, 2.0]).double() if average == "samples" else torch.ones(2).double()
     torch.testing.assert_close(server.proto[0], (n[0] * own[0][0] + n[1] * own[1][0]) / n.sum(), rtol=1e-12, atol=0)
+
+
+def test_a_class_that_nobody_holds_keeps_its_prototype() -> None:
+    here = small(5)
+    here.y[:53] = torch.from_numpy(np.repeat([0, 1, 1, 2, 1], here.population.samples))
+    _, seen = recorded(here, "fedproto", 8, participate=2)
+    kept = 0
+    for (before, replies), (after, _) in pairwise(seen):
+        for j in range(3):
+            if before.down.seen[j] and sum(reply.up.m[j] for reply in replies) == 0:
+                assert torch.equal(after.down.proto[j], before.down.proto[j])
+                assert after.down.seen[j] == 1
+                kept += 1
+    assert kept
 
 
 def test_the_traffic_of_fedproto_does_not_depend_on_the_model() -> None:

@@ -43,9 +43,10 @@ def test_the_server_holds_the_mean_over_all_clients(name: str, pairs: list[tuple
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "feddc", "fedtr"])
 def test_uneven_clients_reach_the_optimum_of_their_weights(name: str) -> None:
-    extra: dict[str, Any] = {"drift": "dual", "lam_r": 0, "alpha": 1} if name == "fedtr" else {}
+    extra: dict[str, Any] = {} if name == "scaffold" else {"alpha": 1}
+    extra |= {"drift": "dual", "lam_r": 0} if name == "fedtr" else {}
     for weights, optimum in (("samples", 9 / 10), ("uniform", 3 / 4)):
-        ((found,),) = trajectory(uneven(), name, 1200, weights=weights, **extra)[-1:]
+        ((found,),) = trajectory(uneven(), name, 250, weights=weights, **extra)[-1:]
         assert found == pytest.approx(optimum, abs=1e-9)
 
 
@@ -155,7 +156,7 @@ def test_the_first_round_of_feddyn_is_twice_fedprox() -> None:
 
 @pytest.mark.parametrize(("alpha", "steps"), [(0.5, 1), (1.0, 5), (3.0, 20)])
 def test_feddyn_reaches_the_optimum_for_any_weight_and_number_of_steps(alpha: float, steps: int) -> None:
-    ((found,),) = trajectory(toy(steps=steps), "feddyn", 600, alpha=alpha)[-1:]
+    ((found,),) = trajectory(toy(steps=steps), "feddyn", 250, alpha=alpha)[-1:]
     assert found == pytest.approx(3 / 4, abs=1e-10)
 
 
@@ -167,7 +168,7 @@ def test_feddyn_leaves_a_client_that_stays_where_it_was() -> None:
 
 
 def test_an_exact_local_solution_makes_the_dual_a_gradient() -> None:
-    _, (*_, (_, replies)) = recorded(toy(steps=2000), "feddyn", 3, alpha=0.5)
+    _, (*_, (_, replies)) = recorded(toy(steps=250), "feddyn", 3, alpha=0.5)
     for reply, a, b in zip(replies, (1, 3), (0, 1), strict=True):
         assert reply.state.lam.item() == pytest.approx(a * (reply.up.x.item() - b), abs=1e-12)
 

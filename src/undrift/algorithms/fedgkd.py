@@ -34,9 +34,7 @@ class FedGKD(Algorithm[Server, Nothing, Down, Trained]):
     gamma: Annotated[float, "weight γ of the distillation (the whole factor, not γ/2)", nonnegative()] = 0.2
     temperature: Annotated[float, "temperature T of the distillation", positive()] = 1.0
     history: Annotated[int, "number of global models that the teacher is the mean of", at_least(1)] = 1
-    distance: Annotated[
-        Literal["kl", "mse"], "divergence of the distributions, or squared distance of logits"
-    ] = "kl"
+    distance: Annotated[Literal["kl", "mse"], "divergence of the distributions, or squared distance of logits"] = "kl"
 
     def server_init(self, x: Tensor, population: Population) -> Server:
         return Server(x, x.unsqueeze(0))
