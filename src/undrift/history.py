@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ class History:
             name=run.name,
         )
 
-    @property
+    @cached_property
     def main_curve(self) -> tuple[str, str, str]:
         """The headline figure: the global model on the test set, or personal models where there is no global one."""
         labels = {(m, d) for _, m, d, k, _ in self.metrics if k == "accuracy"}

@@ -357,7 +357,7 @@ class Ledger:
     def holding(self, run: Run) -> Iterator[None]:
         """Hold a run: a second process is refused. The lock ends with the process, however that ends."""
         lock = _LockFile.of(self.path)
-        if not lock.take(run.id):
+        if not lock.take_soon(run.id):
             raise InvalidInput(f"run {run.name!r} in {self.path} is being written by another process")
         try:
             yield
@@ -401,6 +401,14 @@ class _LockFile:
             return False
         self.mine.add(run)
         return True
+
+    def take_soon(self, run: int) -> bool:
+        """Whoever only looks (``is_held``) has the lock for a moment: try again before giving up."""
+        for pause in (0.01, 0.05, 0.2):
+            if self.take(run):
+                return True
+            time.sleep(pause)
+        return self.take(run)
 
     def release(self, run: int) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, run)

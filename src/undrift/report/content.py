@@ -36,6 +36,7 @@ class Reader:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._known: dict[int, tuple[Run, History, dict[str, Any]]] = {}
+        self._parts: dict[str, Any] = {}
 
     def _read(self, run: Run) -> tuple[History, dict[str, Any]]:
         known = self._known.get(run.id)
@@ -44,12 +45,24 @@ class Reader:
             self._known[run.id] = run, history, _run(self.ledger, run, history)
         return self._known[run.id][1:]
 
-    def content(self, runs: Sequence[Run], *, target: float | None = None, title: str = "") -> dict[str, Any]:
+    def _partitions(self, histories: Sequence[History]) -> dict[str, Any]:
+        """Who holds what, by the partition's fingerprint."""
+        found: dict[str, Any] = {}
+        for history in histories:
+            mark = history.facts.get("partition_fingerprint", "")
+            if history.facts.get("histogram") is not None and mark not in found:
+                found[mark] = self._parts[mark] = self._parts.get(mark) or _partition(history)
+        return found
+
+    def content(
+        self, runs: Sequence[Run], *, target: float | None = None, title: str = "", coarse: bool = False
+    ) -> dict[str, Any]:
+        """The content; with ``coarse`` the target moves in steps of 5 %, which is worked out sooner."""
         read = [self._read(run) for run in runs]
         histories = [history for history, _ in read]
         groups, warnings = grouped(histories)
         place = {id(history): i for i, history in enumerate(histories)}
-        verdict = _verdict(Comparer(histories), target) if groups else None
+        verdict = _verdict(Comparer(histories), target, coarse) if groups else None
         return {
             "title": title or _title(histories),
             "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -65,7 +78,7 @@ class Reader:
             ],
             "runs": [shown for _, shown in read],
             "series": _series(histories),
-            "partitions": _partitions(histories),
+            "partitions": self._partitions(histories),
             "fairness": _fairness(self.ledger, [(g.label, [runs[place[id(h)]] for h in g.runs]) for g in groups]),
             "settings": _settings(histories),
             "verdict": verdict,
@@ -82,12 +95,13 @@ def _title(histories: Sequence[History]) -> str:
 # --- the verdict at every target --------------------------------------------------------------------------------------
 
 
-def _verdict(comparer: Comparer, target: float | None) -> dict[str, Any]:
+def _verdict(comparer: Comparer, target: float | None, coarse: bool) -> dict[str, Any]:
     chosen = comparer.at(target)
     best = max(comparer.best(group) for group in comparer.groups)
     targets = {chosen.target} if chosen.target is not None else set()
     if chosen.metric == "accuracy":
-        steps = [*range(10, 900, 10), *range(900, 1001, 5)]  # per mille: whole per cents, finer near the top
+        fine = [*range(10, 900, 10), *range(900, 1001, 5)]  # per mille: whole per cents, finer near the top
+        steps = range(50, 1001, 50) if coarse else fine
         targets |= {step / 1000 for step in steps if step / 1000 <= best + 0.02}
     every = [chosen if t == chosen.target else comparer.at(t) for t in sorted(targets)] or [chosen]
     first, *rest = table.COST_TITLES.values()
@@ -249,24 +263,18 @@ def _flag(key: str, value: Any) -> list[str]:
 # --- who holds what, and how it fares ---------------------------------------------------------------------------------
 
 
-def _partitions(histories: Sequence[History]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for history in histories:
-        counts, mark = history.facts.get("histogram"), history.facts.get("partition_fingerprint", "")
-        if counts is None or mark in found:
-            continue
-        histogram = np.array(counts, np.int64)
-        clients = len(histogram)
-        shown = np.unique(np.linspace(0, clients - 1, min(clients, SHOWN_CLIENTS)).round().astype(np.int64))
-        found[mark] = {
-            "seed": history.seed,
-            "title": f"{history.facts.get('data', '')}, {_partition_words(history)}",
-            "clients": clients,
-            "shown": shown.tolist(),
-            "counts": histogram[shown].tolist(),
-            "figures": _heterogeneity(histogram),
-        }
-    return found
+def _partition(history: History) -> dict[str, Any]:
+    histogram = np.array(history.facts["histogram"], np.int64)
+    clients = len(histogram)
+    shown = np.unique(np.linspace(0, clients - 1, min(clients, SHOWN_CLIENTS)).round().astype(np.int64))
+    return {
+        "seed": history.seed,
+        "title": f"{history.facts.get('data', '')}, {_partition_words(history)}",
+        "clients": clients,
+        "shown": shown.tolist(),
+        "counts": histogram[shown].tolist(),
+        "figures": _heterogeneity(histogram),
+    }
 
 
 def _partition_words(history: History) -> str:

@@ -48,17 +48,18 @@ class Group:
     @cached_property
     def at(self) -> NDArray[np.int64]:
         """The rounds at which every run of the group was evaluated."""
-        common = set(self.runs[0].curve()[0]).intersection(*(run.curve()[0] for run in self.runs[1:]))
-        return np.array(sorted(common), np.int64)
+        first, *rest = self._curves
+        return np.array(sorted(set(first).intersection(*rest)), np.int64)
+
+    @cached_property
+    def _curves(self) -> list[dict[int, float]]:
+        return [dict(zip(*run.curve(), strict=True)) for run in self.runs]
 
     @cached_property
     def values(self) -> Floats:
         """The headline figure, one row per run, at the rounds ``at``."""
-        rows = []
-        for run in self.runs:
-            found = dict(zip(*run.curve(), strict=True))
-            rows.append([found[r] for r in self.at.tolist()])
-        return np.array(rows, np.float64).reshape(len(self.runs), len(self.at))
+        at = self.at.tolist()
+        return np.array([[curve[r] for r in at] for curve in self._curves], np.float64).reshape(len(self.runs), len(at))
 
     def costs(self, column: str) -> Floats:
         """The cumulative cost of each run at the rounds ``at``."""

@@ -142,7 +142,8 @@ class Comparer:
         if self.metric == "loss":
             self.warnings.append("these data have no classes: there is a loss, no accuracy, and so no target to reach")
         self._mean = {group.label: _Curves(group, _mean_and_each(len(group.runs))) for group in self.groups}
-        self._pairs = {group.label: _Pair.of(group, baselines[group.scene]) for group in self.groups}
+        drawn: dict[tuple[str, tuple[int, ...]], _Curves] = {}  # the baselines' draws, shared by all
+        self._pairs = {group.label: _Pair.of(group, baselines[group.scene], drawn) for group in self.groups}
 
     def at(self, target: float | None) -> Comparison:
         """The comparison at a target; without one, at the runs' own, or at what the baseline reached."""
@@ -204,8 +205,9 @@ class _Curves:
 
     def __init__(self, group: Group, weights: Floats) -> None:
         self.weights = weights
-        known, values = np.isfinite(group.values), np.nan_to_num(group.values)
-        mean = np.where((weights @ ~known) > 0, -math.inf, weights @ values)  # a gap counts only where it has weight
+        gaps, mean = np.isnan(group.values), weights @ np.nan_to_num(group.values)
+        if gaps.any():  # a gap counts only where it has weight
+            mean[weights @ gaps.astype(np.float64) > 0] = -math.inf
         self.so_far = np.maximum.accumulate(mean, axis=1)
         self.totals = {column: group.costs(column) for column in COSTS}
         self._crossing: tuple[float, NDArray[np.int64]] = (math.nan, np.empty(0, np.int64))
@@ -235,19 +237,20 @@ class _Curves:
 class _Pair:
     """A group against its baseline on the seeds that both have: each bootstrap draw takes the same seeds of both."""
 
-    def __init__(self, group: Group, baseline: Group, seeds: Sequence[int]) -> None:
-        weights = _weights(len(seeds))
-        mine, theirs = restricted(group, seeds), restricted(baseline, seeds)
-        self.seeds = len(seeds)
-        self._mine, self._theirs = _Curves(mine, weights), _Curves(theirs, weights)
+    def __init__(self, mine: Group, theirs: Group, drawn: _Curves) -> None:
+        self.seeds = len(mine.runs)
+        self._mine, self._theirs = _Curves(mine, drawn.weights), drawn
         self.gain = paired_difference([run.final for run in mine.runs], [run.final for run in theirs.runs])
 
     @classmethod
-    def of(cls, group: Group, baseline: Group) -> _Pair | None:
-        seeds = sorted(set(group.seeds) & set(baseline.seeds))
+    def of(cls, group: Group, baseline: Group, drawn: dict[tuple[str, tuple[int, ...]], _Curves]) -> _Pair | None:
+        seeds = tuple(sorted(set(group.seeds) & set(baseline.seeds)))
         if group is baseline or group.metric != baseline.metric or not seeds:
             return None
-        return cls(group, baseline, seeds)
+        theirs, key = restricted(baseline, seeds), (baseline.label, seeds)
+        if key not in drawn:
+            drawn[key] = _Curves(theirs, _weights(len(seeds)))
+        return cls(restricted(group, seeds), theirs, drawn[key])
 
     def ratio(self, target: float, column: str) -> Interval | None:
         """The baseline's cost to target over the group's. Not reached counts as infinitely dear in the bootstrap."""

@@ -75,7 +75,7 @@ class Follower:
                 began = time.monotonic()
                 if version != seen or began - looked > AGAIN:
                     seen, looked = version, began
-                    self._update(reader.content(self._runs(ledger), target=self._target))
+                    self._update(reader.content(self._runs(ledger), target=self._target, coarse=True))
                 self._stop.wait(max(LOOK, time.monotonic() - began))
         news.close()
 
