@@ -30,10 +30,13 @@ def test_without_centroids_and_drift_it_is_fedprox_bit_for_bit() -> None:
 
 
 def test_closed_form_for_a_constant_gradient() -> None:
-    here, keep = slope(1.3, 0.7, lr=0.05, steps=7), Memory()
-    keep.save({0: Kept(Client(torch.tensor([0.4], dtype=torch.float64), torch.empty(0, dtype=torch.float64)))})
-    (result,) = play(here, "fedtr", 1, keep=keep, alpha=2, eta_d=0.03, lam_r=0)
-    assert result.snapshot.server.x.item() - 0.7 == pytest.approx(-0.1496284169819832, abs=1e-14)
+    here = slope(1.3, 0.7, lr=0.05, steps=7)
+    drifted = Kept(Client(torch.tensor([0.4], dtype=torch.float64), torch.empty(0, dtype=torch.float64)))
+    for order, moved in (("after", -0.1496284169819832), ("together", -0.16833340808806407)):
+        keep = Memory()
+        keep.save({0: drifted})
+        (result,) = play(here, "fedtr", 1, keep=keep, alpha=2, eta_d=0.03, lam_r=0, order=order)
+        assert result.snapshot.server.x.item() - 0.7 == pytest.approx(moved, abs=1e-14)
     q = (1 - 2 * 0.03) * (1 - 2 * 0.05)
     closed = q**7 * 0.4 - (1 - 2 * 0.03) * 0.05 * 1.3 * (1 - q**7) / (1 - q)
     assert closed == pytest.approx(-0.1496284169819832, abs=1e-14)

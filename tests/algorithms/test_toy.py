@@ -31,6 +31,12 @@ ROWS: list[tuple[str, dict[str, Any], list[Fraction | str], float | None]] = [
         [F(1917, 10000), F(15594903, 50000000), "0.387827542188"],
         None,
     ),
+    (
+        "fedtr",
+        {"alpha": 2, "eta_d": 0.05, "lam_r": 0, "order": "together"},
+        [F(21, 100), F(7017, 20000), F(223137, 500000)],
+        None,
+    ),
     ("fedtr", {"alpha": 2, "eta_d": 0, "lam_r": 0}, [F(9, 40), F(1521, 4000), F(194949, 400000)], None),
     ("fedtr", {"drift": "dual", "alpha": 2, "lam_r": 0}, [F(9, 20), F(711, 1000), F(20511, 25000)], 3 / 4),
 ]

@@ -59,6 +59,9 @@ class FedTR(Algorithm[Server, Client, Down, Up]):
     ] = "descent"
     alpha: Annotated[float, "weight α = 2 λ_G of the tie to the global model", nonnegative("it would repel")] = 0.1
     lam_r: Annotated[float, "weight λ_R of the distance to the centroids", nonnegative("it would repel")] = 1.0
+    order: Annotated[
+        Literal["after", "together"], "rule descent: the drift moves after the model (as printed) or together with it"
+    ] = "after"
     eta_d: Annotated[float, "step size η_d of the drift (rule descent); it does not decay", nonnegative()] = 0.01
     reduction: Annotated[
         Literal["mse", "mean", "sum"], "distance to centroids: mean over batch and features, over the batch, or a sum"
@@ -95,10 +98,13 @@ class FedTR(Algorithm[Server, Client, Down, Up]):
 
         def step(carry: tuple[Tensor, Tensor, Tensor], b: Batch) -> tuple[Tensor, Tensor, Tensor]:
             x, m, d = carry
-            v = gradient(x, b) + self.alpha * self.whole(d + self.shared(x, layout) - w, free, layout)  # line 9
+            r = d + self.shared(x, layout) - w
+            v = gradient(x, b) + self.alpha * self.whole(r, free, layout)  # line 9
             x, m = local.move(x, v, m)  # line 10
+            if self.order == "after":
+                r = d + self.shared(x, layout) - w
             if self.drift == "descent":
-                d = d - self.eta_d * self.alpha * (d + self.shared(x, layout) - w)  # line 11
+                d = d - self.eta_d * self.alpha * r  # line 11
             return x, m, d
 
         start = self.whole(w, me.head, layout)  # line 5

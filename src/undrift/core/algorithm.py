@@ -63,7 +63,7 @@ class Algorithm(Settings, Generic[S, C, D, U]):
 
     weights: Annotated[Literal["samples", "uniform"], "aggregation weights: n_i/n or 1/|S|"] = "samples"
 
-    # -- the five functions ------------------------------------------------------------------------------------------
+    # -- the five functions -------------------------------------------------------------------------------------------
 
     def server_init(self, x: Tensor, population: Population) -> S:
         raise NotImplementedError
@@ -80,7 +80,7 @@ class Algorithm(Settings, Generic[S, C, D, U]):
     def server_update(self, server: S, up: U, cohort: Cohort) -> S:
         raise NotImplementedError
 
-    # -- the first exchange of methods with two --------------------------------------------------------------------------
+    # -- the first exchange of methods with two -----------------------------------------------------------------------
 
     def ask(self, server: S, cohort: Cohort) -> Message:
         """What goes down first."""
@@ -94,7 +94,7 @@ class Algorithm(Settings, Generic[S, C, D, U]):
         """The server with the survey's result."""
         raise NotImplementedError
 
-    # -- what is evaluated -------------------------------------------------------------------------------------------
+    # -- what is evaluated --------------------------------------------------------------------------------------------
 
     def models(self, server: S) -> dict[str, Tensor]:
         """The models to evaluate on the common test set, ``global`` first; empty if there is none."""
@@ -113,7 +113,7 @@ class Algorithm(Settings, Generic[S, C, D, U]):
         """Has the method itself decided to stop (a budget has run out)?"""
         return False
 
-    # -- records -------------------------------------------------------------------------------------------------------
+    # -- records ------------------------------------------------------------------------------------------------------
 
     @classmethod
     def name(cls) -> str:
