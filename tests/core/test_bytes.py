@@ -1,0 +1,55 @@
+"""A client's work through bytes alone, with batch-norm statistics on the way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from undrift.algorithms import algorithms, create
+from undrift.core.client import Kept, Request, answer, decode_reply
+from undrift.core.federation import Federation
+from undrift.core.loop import Loop, Memory
+from undrift.core.runtime import Task
+from undrift.core.training import Training
+from undrift.runtimes.serial import Serial
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "local"])  # `local` keeps its statistics, the others share them
+def test_bytes_carry_batch_norm_statistics(name: str) -> None:
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    training = Training(lr=0.1, batch_size=4, epochs=1)
+    x, y = torch.randn(12, 5), torch.randint(0, 3, (12,))
+    fed = Federation(module, nn.functional.cross_entropy, x, y, np.arange(12), np.array([0, 7, 12]), training, seed=2)
+    method = create(name)
+    loop = Loop(fed, method, Serial(fed), 2, Memory())
+    start = loop.start()
+    cohort = loop._cohort(1)
+    down = method.broadcast(start.server, cohort)
+    kept = {0: loop.kept(0), 1: loop.kept(1)}
+    expected = list(Serial(fed).replies(Task(method, down, cohort, kept, start.buffers)))[1]
+
+    alone = Federation(module, fed.loss, x[7:], y[7:], np.arange(5), np.array([0, 5]), training, seed=2)
+    request = Request(
+        method=name,
+        settings=method.values(),
+        client=1,
+        round=1,
+        seed=2,
+        training=training.values(),
+        down=down.row(1).encode(),
+        kept=kept[1].encode(),
+        buffers=start.buffers.encode() if method.shares_buffers else b"",
+    )
+    again = Request.decode(request.encode())
+    assert again == request
+    reply = decode_reply(method, answer(request.encode(), algorithms(), alone.trainer(), alone.rows(0)))
+    assert reply.up.encode() == expected.up.encode()
+    assert reply.buffers is not None
+    assert expected.buffers is not None
+    assert reply.buffers.encode() == expected.buffers.encode()
+    assert reply.state is not None
+    assert Kept(reply.state).encode() == Kept(expected.state).encode()  # type: ignore[arg-type]
+    assert (reply.samples, reply.steps, reply.spent.gradients) == (5, 2, 5)
