@@ -10,17 +10,20 @@ from __future__ import annotations
 import argparse
 import copy
 import os
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-from common import Player, federation, interleave, machine, ratios, write
+from common import Player, entry, federation, interleave, machine, ratios, write
 
 from undrift.algorithms import algorithms
 from undrift.core.federation import Federation
 from undrift.core.training import Training
+from undrift.ledger import Ledger, LedgerKeep
 from undrift.runtimes.processes import Processes
 from undrift.runtimes.serial import Serial
 
@@ -117,6 +120,28 @@ def processes(model: str, repetitions: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def ledger(model: str, repetitions: int) -> dict[str, Any]:
+    """The share of a round that the ledger takes: rounds with it against rounds without it, for a method with state."""
+    job = federation(model, 100, 600, TRAINING)
+    plain = Player(job, "scaffold", Serial(job), PARTICIPATE)
+    with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.db", create=True) as book:
+        run = book.add("floor", {"algorithm": {"name": "scaffold"}}, {})
+        recorded = Player(job, "scaffold", Serial(job), PARTICIPATE)
+        recorded.keep = recorded.loop.keep = LedgerKeep(book, run, recorded.loop.method.records()["client"])
+
+        def play() -> None:
+            book.record(run, entry(recorded()))
+
+        seconds = interleave({"plain": plain, "recorded": play}, repetitions)
+        book.flush()
+    median, best = ratios(seconds["recorded"], seconds["plain"])
+    return {
+        "job": model, "runtime": "serial", "method": "scaffold + ledger", "floor": "scaffold",
+        "s/round": min(seconds["recorded"]), "floor s": min(seconds["plain"]), "median ratio": median,
+        "best ratio": best, "at most": 1.05, "cpu ratio": "",
+    }  # fmt: skip
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="lenet-plain,lenet,mlp")
@@ -128,6 +153,7 @@ if __name__ == "__main__":
     found: list[dict[str, Any]] = []
     if arguments.runtime != "processes":
         found += [row | {"cpu ratio": ""} for model in models for row in serial(model, arguments.repetitions)]
+        found.append(ledger(models[0], arguments.repetitions))
     if arguments.runtime != "serial":
         found += [processes(model, arguments.repetitions) for model in models]
     write("floor", "Time per round over the floor of bare PyTorch", found, on)
