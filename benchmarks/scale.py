@@ -35,9 +35,9 @@ from undrift.runtimes.serial import Serial
 TRAINING = Training(lr=0.01, momentum=0.0, batch_size=10, epochs=1)
 
 
-def population(size: int, samples: int = 20) -> Federation:
+def population(size: int, samples: int = 20, model: str = "mlp") -> Federation:
     """Many clients over few samples: the data are shared, so that only what clients keep grows."""
-    small = federation("mlp", 10, 600, TRAINING)
+    small = federation(model, 10, 600, TRAINING)
     draw = np.random.default_rng(0)
     return Federation(
         module=small.module, loss=small.loss, x=small.x, y=small.y, training=TRAINING, seed=0,
@@ -92,11 +92,12 @@ class Echo(Runtime):
         rows = task.down.x.expand(len(ids), -1)  # type: ignore[attr-defined]
         samples = self.federation.population.samples[ids]
         spent = [Spent() for _ in ids]
-        yield Block(ids, task.cohort.round, task.method.records()["up"](rows), None, samples, samples, spent, {})
+        up = task.method.records()["up"](rows)
+        yield Block(ids, task.cohort.round, up, None, samples, samples, spent, {}, finite=True)
 
 
 def bookkeeping(size: int) -> dict[str, Any]:
-    job = population(size, samples=2)
+    job = population(size, samples=2, model="logistic")
     player = Player(job, "fedavg", Echo(job), 100)
     player.keep = Memory()
     player()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,12 +45,13 @@ class Block:
     steps: NDArray[np.int64]
     spent: list[Spent]
     notes: dict[str, list[float]]
+    finite: bool  # are all values of the upload?
 
     def replies(self) -> list[Reply]:
         """One by one. States are copied: a client that keeps its own must not keep the block's."""
         count = len(self.clients)
-        ups = _unstacked(self.up, count, Tensor.detach)
-        states = [None] * count if self.state is None else _unstacked(self.state, count, Tensor.clone)
+        ups = _unstacked(self.up, count)
+        states = [None] * count if self.state is None else _unstacked(self.state, count, copy=True)
         notes = [{name: values[i] for name, values in self.notes.items()} for i in range(count)]
         numbers = zip(self.clients.tolist(), self.samples.tolist(), self.steps.tolist(), strict=True)
         return [
@@ -62,12 +63,11 @@ class Block:
 
     def sound(self, population: Population) -> bool:
         """Are the claimed samples right and all values finite? Then one reply stands for all in further checks."""
-        values = [value for _, value in self.up.items() if value.is_floating_point()]
-        return bool((self.samples == population.samples[self.clients]).all()) and all(map(finite, values))
+        return self.finite and bool((self.samples == population.samples[self.clients]).all())
 
 
-def _unstacked(record: Any, count: int, take: Callable[[Tensor], Tensor]) -> list[Any]:
-    columns = [[take(row) for row in value.unbind()] for _, value in record.items()]
+def _unstacked(record: Any, count: int, copy: bool = False) -> list[Any]:
+    columns = [[row.clone() for row in value.unbind()] if copy else value.unbind() for _, value in record.items()]
     kind = type(record)
     return [kind(*row) for row in zip(*columns, strict=True)] if columns else [record] * count
 

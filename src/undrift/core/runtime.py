@@ -22,7 +22,8 @@ from undrift.core.records import Message
 from undrift.core.reduce import Block, Reply, objection, reduce_buffers, reduce_uploads
 from undrift.core.vector import Buffers
 
-CHUNK = 4 << 20  # bytes
+CHUNK = 4 << 20  # bytes of uploads that are looked at together
+SAMPLE = 256  # uploads that the drift of a round is measured on
 
 Mapped = Callable[[Federation, Mapping[str, Tensor], Any], dict[str, Tensor]]
 
@@ -143,12 +144,12 @@ def drift(down: Message, uploads: list[Any]) -> dict[str, float]:
     """How far the clients' updates lie apart: mean distance and cosine to their mean, and FedMRUR's amp.
 
     The update is the first averaged vector of the upload; where the message down has a field of the same name, that
-    field is a model and the update is the difference.
+    field is a model and the update is the difference. Of a large cohort only the first ``SAMPLE`` count.
     """
     spec = next((f for f in uploads[0].schema() if f.travel == "mean" and f.axes in (("d",), ("body",), None)), None)
     if spec is None or len(uploads) < 2:
         return {}
-    values = [getattr(up, spec.name) for up in uploads]
+    values = [getattr(up, spec.name) for up in uploads[:SAMPLE]]
     start = {f.name: v for f, v in down.items() if f.travel in ("same", "had")}.get(spec.name)
     size = max(1, CHUNK // values[0].nbytes)
 

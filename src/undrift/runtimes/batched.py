@@ -34,7 +34,7 @@ from undrift.core.eager import SWEEP
 from undrift.core.federation import Federation
 from undrift.core.local import Batch, Direction, Local
 from undrift.core.records import Record
-from undrift.core.reduce import Block, Reply
+from undrift.core.reduce import Block, Reply, finite
 from undrift.core.runtime import Runtime, Task
 from undrift.core.vector import Layout, Part, Replica
 from undrift.runtimes.serial import Serial
@@ -460,34 +460,36 @@ class Batched(Runtime):
         if self._reason and name not in self._said:
             self._fall_back(name, self._reason)
         if name not in self._said:
+            blocks = self._blocks(task)
             try:
-                yield from self._blocks(task)
-                return
+                first = next(blocks)
             except MemoryError:
                 raise
             except Exception as error:  # what vmap does not know; a true mistake shows again, with its client's name
                 self._fall_back(name, str(error) or type(error).__name__)
+            else:
+                yield first
+                yield from blocks
+                return
         yield from self._serial.replies(task)
 
-    def _blocks(self, task: Task) -> list[Block]:
-        """The replies of the cohort. Clients of like size share a block; a block that is too large is halved."""
+    def _blocks(self, task: Task) -> Iterator[Block]:
+        """The replies as they come. Clients of like size share a block; a block that is too large is halved."""
         order = np.argsort(self.federation.population.samples[task.cohort.ids], kind="stable")
         count = -(-len(order) // self._block_size())
         count = min(-(-count // self._cores) * self._cores, len(order))
         running = {self._pool.submit(self._run, task, np.sort(part)) for part in np.array_split(order, count)}
-        done: list[Block] = []
         while running:
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
                 try:
-                    done.append(future.result())
+                    yield future.result()
                 except TooLarge as error:
                     self._block = len(error.places) // 2
                     if not self._block:
                         raise MemoryError(f"one client does not fit into memory: {error}") from error
                     for half in np.array_split(error.places, 2):
                         running.add(self._pool.submit(self._run, task, half))
-        return sorted(done, key=lambda block: int(block.clients[0]))
 
     def _fall_back(self, name: str, reason: str) -> None:
         self._said.add(name)
@@ -563,6 +565,7 @@ class Batched(Runtime):
             steps=members.steps,
             spent=spent,
             notes={name: value.tolist() for name, value in notes.items()},
+            finite=all(finite(value) for value in up.values() if value.is_floating_point()),
         )
 
 
