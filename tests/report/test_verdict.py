@@ -179,17 +179,46 @@ def test_text_has_a_line_per_method(book: Ledger) -> None:
     assert lines[3].startswith("FedTrip")
 
 
+def history(method: str, seed: int, curve: tuple[str, str, str], values: list[float]) -> History:
+    """A run without a ledger, judged by the given figure."""
+    cost = {"bytes_up": 3, "bytes_down": 2, "macs": 7, "seconds": 0.25, "rejected": 0, "skipped": 0}
+    rows = [{"round": i, **cost} for i in range(1, len(values) + 1)]
+    metrics = [(i, *curve, v) for i, v in enumerate(values, 1)]
+    return History(method, seed, rows, metrics, len(values), experiment={"algorithm": {"name": method}})
+
+
+def test_personal_models_are_not_compared_with_global_ones() -> None:
+    runs = [history("fedavg", s, ("global", "test", "accuracy"), [0.5, 0.6]) for s in (1, 2, 3)]
+    runs += [history("fedrep", s, ("personal", "own test (mean)", "accuracy"), [0.8, 0.9]) for s in (1, 2, 3)]
+    found = comparison(runs, 0.6)
+    personal = found.rows[1]
+    assert personal.costs["rounds"].value == 1
+    assert personal.costs["rounds"].ratio is None
+    assert personal.gain is None
+    assert "not compared" in str(found.verdicts[0])
+    assert "fedavg reached 60 % in 2 rounds" in str(found.headline)
+    assert any("fedrep is judged by the accuracy of the personal model" in w for w in found.warnings)
+
+
+def test_data_without_classes_are_compared_by_their_loss() -> None:
+    loss = ("global", "test", "loss")
+    runs = [history("fedavg", s, loss, [2.0, 1.0 + s / 100]) for s in (1, 2, 3)]
+    runs += [history("fedtrip", s, loss, [2.0, 0.5 + s / 100]) for s in (1, 2, 3)]
+    found = comparison(runs, 0.9)
+    assert (found.metric, found.target) == ("loss", None)
+    assert found.rows[1].costs == {}
+    assert "fedtrip ended at 0.52, -0.5 against fedavg" in str(found.headline)
+    assert "final loss" in table.headers(found)
+
+
 curve = st.lists(st.floats(0, 1), min_size=5, max_size=5)
 
 
 @given(curve, st.floats(0.01, 1))
 def test_one_run_agrees_with_its_own_history(values: list[float], target: float) -> None:
-    cost = {"bytes_up": 3, "bytes_down": 2, "macs": 7, "seconds": 0.25, "rejected": 0, "skipped": 0}
-    rows = [{"round": i, **cost} for i in range(1, 6)]
-    metrics = [(i, "global", "test", "accuracy", v) for i, v in enumerate(values, 1)]
-    history = History("FedAvg", 1, rows, metrics, 5, experiment={"algorithm": {"name": "fedavg"}})
-    reached = history.reached(target)
-    (row,) = comparison([history], target).rows
+    run = history("fedavg", 1, ("global", "test", "accuracy"), values)
+    reached = run.reached(target)
+    (row,) = comparison([run], target).rows
     if reached is None:
         assert row.costs["rounds"].value is None
     else:

@@ -41,9 +41,14 @@ class Group:
     def seeds(self) -> tuple[int, ...]:
         return tuple(run.seed for run in self.runs)
 
-    @cached_property
+    @property
+    def curve(self) -> tuple[str, str, str]:
+        """Which figure the group is judged by: model, data, metric."""
+        return self.runs[0].main_curve
+
+    @property
     def metric(self) -> str:
-        return self.runs[0].main_curve[2]
+        return self.curve[2]
 
     @cached_property
     def at(self) -> NDArray[np.int64]:

@@ -139,6 +139,9 @@ class Comparer:
                 baselines[group.scene] = group
         self.baselines = baselines
         self.metric = "accuracy" if any(g.metric == "accuracy" for g in self.groups) else "loss"
+        for group in self.groups:
+            if group.curve != baselines[group.scene].curve:
+                self.warnings.append(f"{group.label} is judged by the {_curve_words(group)}: it is not compared")
         if self.metric == "loss":
             self.warnings.append("these data have no classes: there is a loss, no accuracy, and so no target to reach")
         self._mean = {group.label: _Curves(group, _mean_and_each(len(group.runs))) for group in self.groups}
@@ -245,7 +248,7 @@ class _Pair:
     @classmethod
     def of(cls, group: Group, baseline: Group, drawn: dict[tuple[str, tuple[int, ...]], _Curves]) -> _Pair | None:
         seeds = tuple(sorted(set(group.seeds) & set(baseline.seeds)))
-        if group is baseline or group.metric != baseline.metric or not seeds:
+        if group is baseline or group.curve != baseline.curve or not seeds:
             return None
         theirs, key = restricted(baseline, seeds), (baseline.label, seeds)
         if key not in drawn:
@@ -325,8 +328,17 @@ def _per_round(row: Row, base: Row, columns: Sequence[str], what: str) -> str:
     return f"equal {what} per round" if abs(share - 1) < 0.02 else f"{share:.1f} times the {what} per round"
 
 
+def _curve_words(group: Group) -> str:
+    model, data, metric = group.curve
+    return f"{metric} of the {model} model on {data}"
+
+
 def _sentence(row: Row, found: Comparison) -> Sentence:
     base = found.baseline(row)
+    if row.group.curve != base.group.curve:
+        number = words.amount if row.group.metric == "loss" else words.percent
+        ended = f"{row.label} ended at {number(row.final.mean)} {_curve_words(row.group)}"
+        return Sentence(ended, f"another figure than {base.label}'s, not compared")
     traffic = _per_round(row, base, ("bytes_up", "bytes_down"), "traffic")
     traffic = f", at {traffic}" if traffic else ""
     compute = _per_round(row, base, ("macs",), "client compute")
@@ -351,9 +363,18 @@ def _sentence(row: Row, found: Comparison) -> Sentence:
     if ratio.value != 1:
         how = f"{ratio.value:.2f} times sooner" if ratio.value > 1 else f"{1 / ratio.value:.2f} times later"
         speed = f"{how} than {base.label}"
-    low = "never" if ratio.low == 0 else words.times(ratio.low)
-    interval = f"95 % interval {low} to {words.times(ratio.high)}"
-    return _judged(f"{opening}, {speed}{traffic}", ratio, 1, interval, aside)
+    return _judged(f"{opening}, {speed}{traffic}", ratio, 1, f"95 % interval {_range(ratio)}", aside)
+
+
+def _range(ratio: Interval) -> str:
+    """From where to where a ratio goes; without end where one of the two does not always reach the target."""
+    if ratio.low == 0 and math.isinf(ratio.high):
+        return "without bounds"
+    if ratio.low == 0:
+        return f"up to {words.times(ratio.high)}"
+    if math.isinf(ratio.high):
+        return f"from {words.times(ratio.low)} up"
+    return f"{words.times(ratio.low)} to {words.times(ratio.high)}"
 
 
 def _accuracy(opening: str, row: Row, base: Row, traffic: str, aside: tuple[str, ...]) -> Sentence:
@@ -386,8 +407,11 @@ def _headline(found: Comparison) -> Sentence:
     if len(found.rows) == 1:
         return _alone(found.rows[0], found.target)
     base = found.baseline(found.rows[0])
-    others = [row for row in found.rows if row is not base]
-    arrived = [row for row in found.rows if row.costs and row.costs["rounds"].value is not None]
+    alike = [row for row in found.rows if row.group.curve == base.group.curve]
+    others = [row for row in alike if row is not base]
+    arrived = [row for row in alike if row.costs and row.costs["rounds"].value is not None]
+    if not others:
+        return _alone(base, found.target)
     if not arrived:
         sign = -1 if found.metric == "loss" else 1
         best = max(others, key=lambda row: -math.inf if math.isnan(row.final.mean) else sign * row.final.mean)

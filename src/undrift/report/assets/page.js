@@ -269,13 +269,14 @@
     const buttons = D.groups.map((g, i) => el("button", {
       type: "button", "aria-pressed": String(!hidden(i)), title: "Hide or show in all charts",
       on: { click: () => { state.hidden.has(g.label) ? state.hidden.delete(g.label) : state.hidden.add(g.label); toggled(); } },
-    }, el("span", { class: "swatch", style: { "--c": colour(i), "border-top-style": dash(i).length ? "dashed" : "solid" } }), g.label));
+    }, el("span", { class: "swatch", style: { "--c": colour(i), "border-top-style": ["solid", "dashed", "dotted"][DASHES.indexOf(dash(i))] } }), g.label));
     if (D.groups.length > 2) {
       buttons.push(el("button", { type: "button", class: "plain", on: { click: () => {
         if (state.hidden.size) state.hidden.clear(); else D.groups.forEach((g) => state.hidden.add(g.label));
         toggled();
       } } }, state.hidden.size ? "Show all" : "Hide all"));
     }
+    $("#legendbar").classList.toggle("many", D.groups.length > 12);
     const bar = $("#legendbar"), at = [...bar.children].indexOf(document.activeElement);
     fill(bar, ...buttons);
     if (at >= 0 && bar.children[at]) bar.children[at].focus();
