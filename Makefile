@@ -43,9 +43,8 @@ test-real: setup  ## tests on the data sets in the folder UNDRIFT_DATA
 	@test -n "$$UNDRIFT_DATA" || { echo "set UNDRIFT_DATA to the folder with the data sets"; exit 2; }
 	$(PYTEST) -m realdata
 
-bench: setup  ## the benchmarks
-	@ls benchmarks/bench_*.py >/dev/null 2>&1 || { echo "no benchmarks/bench_*.py yet"; exit 2; }
-	set -e; for file in benchmarks/bench_*.py; do $(VENV)/bin/python "$$file"; done
+bench: setup  ## the benchmarks, but for peers.py (which installs other libraries)
+	set -e; for name in floor crossdevice scale; do $(VENV)/bin/python benchmarks/$$name.py; done
 
 clean:  ## remove the environment and the caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
