@@ -9,6 +9,7 @@ from torch import nn
 
 from undrift.algorithms import algorithms, create
 from undrift.core.client import Kept, Request, answer, decode_reply
+from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.loop import Loop, Memory
 from undrift.core.runtime import Task
@@ -20,9 +21,9 @@ from undrift.runtimes.serial import Serial
 def test_bytes_carry_batch_norm_statistics(name: str) -> None:
     torch.manual_seed(1)
     module = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
-    training = Training(lr=0.1, batch_size=4, epochs=1)
-    x, y = torch.randn(12, 5), torch.randint(0, 3, (12,))
-    fed = Federation(module, nn.functional.cross_entropy, x, y, np.arange(12), np.array([0, 7, 12]), training, seed=2)
+    training = Training(lr=0.1, batch_size=3, epochs=1)
+    x, y = torch.randn(11, 5), torch.randint(0, 3, (11,))
+    fed = Federation(module, nn.functional.cross_entropy, x, y, np.arange(11), np.array([0, 6, 11]), training, seed=2)
     method = create(name)
     loop = Loop(fed, method, Serial(fed), 2, Memory())
     start = loop.start()
@@ -31,7 +32,7 @@ def test_bytes_carry_batch_norm_statistics(name: str) -> None:
     kept = {0: loop.kept(0), 1: loop.kept(1)}
     expected = list(Serial(fed).replies(Task(method, down, cohort, kept, start.buffers)))[1]
 
-    alone = Federation(module, fed.loss, x[7:], y[7:], np.arange(5), np.array([0, 5]), training, seed=2)
+    alone = Federation(module, fed.loss, x[6:], y[6:], np.arange(5), np.array([0, 5]), training, seed=2)
     request = Request(
         method=name,
         settings=method.values(),
@@ -53,3 +54,13 @@ def test_bytes_carry_batch_norm_statistics(name: str) -> None:
     assert reply.state is not None
     assert Kept(reply.state).encode() == Kept(expected.state).encode()  # type: ignore[arg-type]
     assert (reply.samples, reply.steps, reply.spent.gradients) == (5, 2, 5)
+
+
+def test_a_batch_of_one_sample_under_batch_norm_is_explained() -> None:
+    module = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    x, y = torch.randn(9, 5), torch.randint(0, 3, (9,))
+    training = Training(batch_size=4, epochs=1)
+    fed = Federation(module, nn.functional.cross_entropy, x, y, np.arange(9), np.array([0, 4, 9]), training)
+    loop = Loop(fed, create("fedavg"), Serial(fed), 2, Memory())
+    with pytest.raises(InvalidInput, match="client 1: .* a batch of one sample"):
+        loop.play(loop.start())

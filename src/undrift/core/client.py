@@ -18,6 +18,7 @@ from torch import Tensor
 from undrift.core.algorithm import Algorithm
 from undrift.core.cost import Spent
 from undrift.core.eager import EagerLocal, Trainer
+from undrift.core.errors import InvalidInput
 from undrift.core.records import Message, State, pack, unpack
 from undrift.core.reduce import Reply
 from undrift.core.vector import Buffers
@@ -73,7 +74,7 @@ def one_thread() -> Iterator[None]:
 def work(method: Method, down: Message, kept: Kept, local: EagerLocal, survey: bool = False) -> Reply:
     """Run a client's half of an exchange."""
     began = time.perf_counter()
-    with torch.no_grad():
+    with torch.no_grad(), _explained(local.client):
         if survey:
             up, state = method.survey(down, kept.state, local), None
         else:
@@ -88,9 +89,18 @@ def work(method: Method, down: Message, kept: Kept, local: EagerLocal, survey: b
     return Reply(local.client, local.round, up, state, local.n, local.steps, local.spent, buffers, local.notes)
 
 
-def initial(method: Method, x: Tensor, trainer_layout: Any) -> Kept:
-    """What a client keeps before its first round."""
-    return Kept(method.client_init(x, trainer_layout).tensors())
+@contextlib.contextmanager
+def _explained(client: int) -> Iterator[None]:
+    """Say in a sentence what PyTorch says of a batch that batch norm cannot take."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise InvalidInput(
+            f"client {client}: its samples end in a batch of one sample, on which batch norm cannot train: "
+            "choose another batch_size, or a model with GroupNorm"
+        ) from error
 
 
 # --- the same through bytes -------------------------------------------------------------------------------------------
