@@ -62,5 +62,5 @@ def test_a_batch_of_one_sample_under_batch_norm_is_explained() -> None:
     training = Training(batch_size=4, epochs=1)
     fed = Federation(module, nn.functional.cross_entropy, x, y, np.arange(9), np.array([0, 4, 9]), training)
     loop = Loop(fed, create("fedavg"), Serial(fed), 2, Memory())
-    with pytest.raises(InvalidInput, match="client 1: .* a batch of one sample"):
+    with pytest.raises(InvalidInput, match=r"client 1: .* a batch of one sample"):
         loop.play(loop.start())

@@ -26,8 +26,9 @@ U = TypeVar("U", bound=Upload)
 class Cost:
     """What a method claims to cost per client and round on top of FedAvg, once every client has taken part.
 
-    Formulas over ``d`` parameters (``body`` and ``head`` of them), ``n`` samples, ``E`` epochs, ``K`` steps, batches of ``M``, ``C``
-    classes, ``f`` features and the method's own settings. Traffic and state in numbers (scalars are not counted), passes in samples.
+    Formulas over ``d`` parameters (``body`` and ``head`` of them), ``n`` samples, ``E`` epochs, ``K`` steps, batches of
+    ``M``, ``C`` classes, ``f`` features and the method's own settings. Traffic and state in numbers (scalars are not
+    counted), passes in samples.
     """
 
     down: str = "0"
