@@ -207,7 +207,7 @@ def test_data_without_classes_are_compared_by_their_loss() -> None:
     found = comparison(runs, 0.9)
     assert (found.metric, found.target) == ("loss", None)
     assert found.rows[1].costs == {}
-    assert "fedtrip ended at 0.52, -0.5 against fedavg" in str(found.headline)
+    assert "fedtrip ended at a loss of 0.52, -0.5 against fedavg" in str(found.headline)
     assert "final loss" in table.headers(found)
 
 

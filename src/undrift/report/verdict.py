@@ -383,6 +383,7 @@ def _accuracy(opening: str, row: Row, base: Row, traffic: str, aside: tuple[str,
     if gain is None or math.isnan(gain.value):
         return Sentence(f"{opening} {number(row.final.mean)}", f"not comparable with {base.label}", aside)
     scale, unit = (1, "") if loss else (100, " points")
+    opening += " a loss of" if loss else ""
     lead = f"{opening} {number(row.final.mean)}, {scale * gain.value:+.3g}{unit} against {base.label}{traffic}"
     interval = f"95 % interval {scale * gain.low:+.3g} to {scale * gain.high:+.3g}{unit}"
     return _judged(lead, gain, 0, interval, aside)

@@ -6,6 +6,7 @@
   const NS = "http://www.w3.org/2000/svg";
   const LIGHT = ["#0072b2", "#d55e00", "#00875f", "#c2478e", "#a87400", "#3f8fcb", "#7a5195", "#7d5f22", "#555b66", "#b40426", "#1d857a", "#557d3f"];
   const DARK = ["#56b4ff", "#ff8f4f", "#35d6a4", "#f59bcb", "#f0c04f", "#9ad6ff", "#c09cf0", "#d6b877", "#bcc4d2", "#ff8590", "#66e3d3", "#abd790"];
+  const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
   const DASHES = [[], [8, 4], [2, 3]];
   const AXES = {
     rounds: { name: "rounds", title: "round", words: (v) => `round ${round(v)}` },
@@ -138,7 +139,7 @@
       },
       scales: { x: { time: false } },
       axes: [
-        { ...axis, label: x.title, size: 26, space: 70, values: (u, ticks) => ticks.map((v) => x.tick(v)) },
+        { ...axis, label: x.title, size: 26, space: 70, ...(x.whole ? { incrs: WHOLE } : {}), values: (u, ticks) => ticks.map((v) => x.tick(v)) },
         { ...axis, label: y.title || null, size: 50, values: (u, ticks) => ticks.map((v) => y.tick(v)) },
       ],
       series, bands,
@@ -217,13 +218,14 @@
   }
   function axisOf(name) {
     const axis = AXES[name];
-    return { title: axis.title, words: axis.words, tick: name === "rounds" ? round : axis.words };
+    return { title: axis.title, words: axis.words, tick: name === "rounds" ? round : axis.words, whole: name === "rounds" };
   }
 
   // --- sections --------------------------------------------------------------------------------------------------------
 
   function drawHead() {
     document.title = D.title;
+    $("#h-curve").textContent = D.verdict && D.verdict.metric === "loss" ? "Loss and cost" : "Accuracy and cost";
     $("#title").textContent = D.title;
     const runs = D.runs.length, unfinished = D.runs.filter((r) => r.status !== "finished").length;
     $("#meta").textContent = `${runs} run${runs === 1 ? "" : "s"}, ${D.groups.length} method${D.groups.length === 1 ? "" : "s"}` + (unfinished ? `, ${unfinished} not finished` : "") + `; ${D.made}`;

@@ -1,0 +1,112 @@
+"""How long the report of 20 runs of 500 rounds takes and what it weighs, and how soon ``watch`` knows of a new round.
+
+Fifty readers ask the server as fifty open pages do, from a process of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from common import machine, write
+
+from undrift.core import rng
+from undrift.ledger import Ledger
+from undrift.report.page import write_report
+from undrift.report.watch import Follower, Server
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from ledgers import add_run, entry
+
+RUNS, ROUNDS, PAGES = 20, 500, 50
+METHODS = {"fedavg": 0.010, "fedtrip": 0.016, "scaffold": 0.013, "feddyn": 0.020}
+
+
+def fill(ledger: Ledger) -> None:
+    """Runs that climb at different speeds, with noise."""
+    for method, speed in METHODS.items():
+        for seed in range(1, RUNS // len(METHODS) + 1):
+            noise = rng.generator(seed, method).normal(0, 0.01, ROUNDS)
+            climb = [0.1 + 0.85 * (1 - math.exp(-speed * t)) + float(noise[t]) for t in range(ROUNDS)]
+            add_run(ledger, method, seed, climb, notes={"xi": 0.5}, clients=dict.fromkeys(range(50), 0.9))
+
+
+def readers(address: str, stop: Any) -> None:
+    """What fifty pages do: ask for news every 0.8 s and read it."""
+
+    def read() -> None:
+        version = ""
+        while not stop.wait(0.8):
+            with urllib.request.urlopen(f"{address}data.json?version={version}", timeout=30) as answer:
+                answer.read()
+                version = answer.headers["X-Version"]
+
+    threads = [threading.Thread(target=read) for _ in range(PAGES)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def latency(path: Path) -> list[float]:
+    """Seconds from a recorded round to the moment when the server has it."""
+    context, found = multiprocessing.get_context("spawn"), []
+    follower = Follower(path, [])
+    with Ledger(path) as book, Server(follower, "127.0.0.1", 0, None) as server:
+        run = book.runs()[-1]
+        book.set_status(run, "running")
+        with book.holding(run):
+            follower.start()
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stop = context.Event()
+            crowd = context.Process(target=readers, args=(server.url, stop))
+            crowd.start()
+            for at in range(ROUNDS + 1, ROUNDS + 11):
+                time.sleep(1)
+                version, began = follower.latest()[0], time.perf_counter()
+                book.record(run, entry(at, 0.9))
+                while follower.latest()[0] == version:
+                    time.sleep(0.01)
+                found.append(time.perf_counter() - began)
+            stop.set()
+            crowd.join()
+            server.shutdown()
+            follower.stop()
+    return found
+
+
+def row(what: str, values: list[float], goal: float) -> dict[str, Any]:
+    return {"what": what, "median": round(statistics.median(values), 2), "worst": round(max(values), 2), "goal": goal}
+
+
+def main() -> None:
+    on = machine()
+    with tempfile.TemporaryDirectory() as folder:
+        path, report = Path(folder) / "ledger.sqlite", Path(folder) / "report.html"
+        times = []
+        with Ledger(path, create=True) as book:
+            fill(book)
+            for _ in range(5):
+                began = time.perf_counter()
+                write_report(book, book.runs(), report, force=True)
+                times.append(time.perf_counter() - began)
+        size = report.stat().st_size
+        late = latency(path)
+    rows = [
+        row(f"report of {RUNS} runs x {ROUNDS} rounds, s", times, 3),
+        row("its size, MB", [size / 1e6], 5),
+        row(f"watch: a new round known with {PAGES} open pages, s (a page asks every 0.8 s)", late, 1.2),
+    ]
+    write("seeing", "The report and watch", rows, on)
+
+
+if __name__ == "__main__":
+    main()
