@@ -1,0 +1,141 @@
+"""The same jobs on other libraries: time per round after start-up, time to the first round, memory of all processes.
+
+Each library gets its own virtual environment in a cache folder, with the locked torch, and is set up the way that is
+fastest for it (``benchmarks/peers/``). One that cannot be installed or run is reported as such, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import itertools
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from common import machine, write
+
+HERE = Path(__file__).parent / "peers"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "undrift" / "peers"
+
+# name: (requirements, python, adapter)
+PEERS: dict[str, tuple[list[str], str, str]] = {
+    "flower": (["flwr[simulation]==1.41.0"], "python3.11", "flower.py"),
+    "pfl": (["pfl[pytorch]==0.6.0"], "python3.11", ""),
+    "blazefl": (["blazefl==2.0.3"], "python3.12", ""),
+    "fedlab": (["fedlab==1.3.0"], "python3.11", ""),
+    "fluke": (["fluke-fl==0.8.1"], "python3.11", ""),
+    "flgo": (["flgo==0.4.4"], "python3.11", ""),
+}
+
+
+def environment(name: str) -> Path:
+    """The interpreter of a peer's own environment, made once."""
+    requirements, python, _ = PEERS[name]
+    folder = CACHE / name
+    ready = folder / "ready"
+    if not ready.exists():
+        found = shutil.which(python)
+        if found is None:
+            raise RuntimeError(f"it needs {python}, which is not installed")
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([found, "-m", "venv", str(folder)], check=True)
+        locked = f"torch=={importlib.metadata.version('torch').split('+')[0]}"
+        done = subprocess.run(
+            [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", locked, *requirements],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"pip: {done.stderr.strip().splitlines()[-1]}")
+        ready.touch()
+    return folder / "bin" / "python"
+
+
+class Memory(threading.Thread):
+    """The peak of the memory of a process and all below it; what they share is counted once."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.process, self.peak, self.over = psutil.Process(pid), 0, threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self.over.wait(0.25):
+            total = 0
+            try:
+                family = [self.process, *self.process.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                return
+            for process in family:
+                try:
+                    total += process.memory_full_info().pss
+                except psutil.Error:
+                    continue
+            self.peak = max(self.peak, total)
+
+
+def measure(python: Path, adapter: str, job: str, rounds: int, limit: float) -> dict[str, Any]:
+    """Run an adapter in its own process and read the moments at which its rounds ended."""
+    ticks: list[float] = []
+    tail: list[str] = []
+    began = time.time()
+    environment = os.environ | {"RAY_DEDUP_LOGS": "0"}
+    with subprocess.Popen(
+        [str(python), adapter, job, str(rounds)],
+        cwd=HERE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        memory = Memory(process.pid)
+        stop = threading.Timer(limit, process.kill)
+        stop.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "TICK " in line:
+                ticks.append(float(line.split("TICK ")[1]))
+            else:
+                tail = [*tail[-5:], line.strip()]
+        process.wait()
+        stop.cancel()
+        memory.over.set()
+    if len(ticks) < 3:
+        raise RuntimeError(f"no rounds (exit code {process.returncode}): {' / '.join(tail)[-300:]}")
+    laps = [b - a for a, b in itertools.pairwise(ticks)]
+    return {
+        "s/round (best)": min(laps), "s/round (median)": statistics.median(laps),
+        "s to first round": ticks[0] - began, "peak MB": memory.peak / 2**20,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--jobs", default="lenet,logistic")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--limit", type=float, default=300, help="seconds after which a peer is stopped")
+    chosen = parser.parse_args()
+    on = machine()
+    rows: list[dict[str, Any]] = []
+    for job in chosen.jobs.split(","):
+        for name in ["undrift", "bare PyTorch, one core", *chosen.peers.split(",")]:
+            row: dict[str, Any] = {"job": job, "library": name}
+            try:
+                if name in PEERS:
+                    adapter = PEERS[name][2]
+                    python = environment(name)
+                    if not adapter:
+                        raise RuntimeError("installed, but there is no adapter for it yet")
+                else:
+                    python, adapter = Path(sys.executable), "ours.py" if name == "undrift" else "bare.py"
+                row |= measure(python, adapter, job, chosen.rounds, chosen.limit)
+            except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+                row["note"] = str(error)
+            rows.append(row)
+            print(row, flush=True)
+    columns = ["job", "library", "s/round (best)", "s/round (median)", "s to first round", "peak MB", "note"]
+    write("peers", "The same jobs on other libraries", [{c: row.get(c, "") for c in columns} for row in rows], on)

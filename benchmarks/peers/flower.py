@@ -1,0 +1,60 @@
+"""Flower's simulation (Ray): a ClientApp and a ServerApp with its FedAvg."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from jobs import JOBS, Clock, arguments, data, model, train
+
+JOB, ROUNDS = arguments()
+CHOSEN = JOBS[JOB]
+
+client, server = ClientApp(), ServerApp()
+load = functools.cache(lambda: data(JOB))
+
+
+@client.train()
+def fit(message: Message, context: Context) -> Message:
+    torch.set_num_threads(1)
+    net = model(JOB)
+    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    n = int(CHOSEN["samples"])
+    begin = int(context.node_config["partition-id"]) * n
+    x, y = load()
+    train(net, x[begin : begin + n], y[begin : begin + n], JOB)
+    answer = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": n})}
+    return Message(content=RecordDict(answer), reply_to=message)
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    clock = Clock()
+
+    def after(round: int, arrays: Any) -> MetricRecord:
+        clock.tick()
+        return MetricRecord({"round": round})
+
+    strategy = FedAvg(fraction_train=CHOSEN["participate"] / CHOSEN["clients"], fraction_evaluate=0.0)
+    strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(model(JOB).state_dict()),
+        num_rounds=ROUNDS,
+        train_config=ConfigRecord({}),
+        evaluate_fn=after,
+    )
+
+
+if __name__ == "__main__":
+    run_simulation(
+        server_app=server,
+        client_app=client,
+        num_supernodes=int(CHOSEN["clients"]),
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+    )

@@ -1,0 +1,35 @@
+"""undrift, with the runtime that suits the job."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch.nn.functional as F
+from jobs import JOBS, Clock, arguments, data, model
+
+from undrift.algorithms import create
+from undrift.core.federation import Federation
+from undrift.core.loop import Loop, Memory
+from undrift.core.training import Training
+from undrift.models import build
+from undrift.runtimes import create as create_runtime
+
+if __name__ == "__main__":
+    job, rounds = arguments()
+    chosen = JOBS[job]
+    x, y = data(job)
+    federation = Federation(
+        module=build("lenet", (1, 28, 28), 10) if job == "lenet" else model(job),
+        loss=F.cross_entropy,
+        x=x,
+        y=y,
+        indices=np.arange(len(x)),
+        offsets=np.arange(0, len(x) + 1, int(chosen["samples"])),
+        training=Training(lr=chosen["lr"], momentum=chosen["momentum"], batch_size=int(chosen["batch"]), epochs=1),
+    )
+    clock = Clock()
+    with create_runtime("processes" if job == "lenet" else "batched", federation) as runtime:
+        loop = Loop(federation, create("fedavg"), runtime, int(chosen["participate"]), Memory())
+        snapshot = loop.start()
+        for _ in range(rounds):
+            snapshot = loop.play(snapshot).snapshot
+            clock.tick()
