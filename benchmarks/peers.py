@@ -30,7 +30,7 @@ PEERS: dict[str, tuple[list[str], str, str]] = {
     "flower": (["flwr[simulation]==1.41.0"], "python3.11", "flower.py"),
     "pfl": (["pfl[pytorch]==0.6.0"], "python3.11", ""),
     "blazefl": (["blazefl==2.0.3"], "python3.12", ""),
-    "fedlab": (["fedlab==1.3.0"], "python3.11", ""),
+    "fedlab": (["fedlab==1.3.0"], "python3.11", "fedlab_.py"),
     "fluke": (["fluke-fl==0.8.1"], "python3.11", ""),
     "flgo": (["flgo==0.4.4"], "python3.11", ""),
 }

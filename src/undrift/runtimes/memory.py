@@ -24,6 +24,7 @@ class Segment:
     """Shared bytes. ``limit``: at most this many in memory; what is larger lies in an unlinked temporary file."""
 
     def __init__(self, size: int, fd: int | None = None, limit: int | None = None) -> None:
+        self.fd = -1
         self.size = max(size, 1)
         self.fd = _anonymous(self.size, limit) if fd is None else fd
         self._bytes = torch.frombuffer(mmap.mmap(self.fd, self.size), dtype=torch.uint8)
