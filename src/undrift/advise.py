@@ -1,9 +1,9 @@
 """Which method to take for these data and this budget: a short pilot with all of them, halved again and again.
 
 All methods start on the same clients, models and seeds. In each rung everyone left is played up to the same share of
-the budget (rounds, bytes, multiply-accumulates or seconds), and the better half goes on; FedAvg always does, as the
-control. The pilot compares methods at their default settings, and early rounds are not the last ones: it says what it
-saw, and when it cannot tell.
+the budget (rounds, bytes, multiply-accumulates or seconds), and the better half goes on, with those of the rest that
+are not clearly worse; FedAvg always does, as the control. The pilot compares methods at their default settings, and
+early rounds are not the last ones: it says what it saw, and when it cannot tell.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 BUDGETS = ("rounds", "bytes", "macs", "seconds")
 Goal = Literal["global", "personal"]
 CONTROL = "fedavg"
-START = 0.05  # share of the budget before anyone is dropped
-LEAST = 3  # and rounds
+START = 0.1  # share of the budget before anyone is dropped
+LEAST = 5  # and rounds
 _RANGE = at_least(1)
 
 
@@ -151,15 +151,25 @@ def advise(
                 problem = prices[method] if isinstance(prices[method], str) else ""
                 standings[method] = _standing(pilot, method, book, rung, share, rounds.get(method, 0), errors, problem)
         alive = sorted((m for m in left if not standings[m].error), key=lambda m: -standings[m].score.mean)
-        if rung < rungs - 1:
-            keep = max(pilot.finalists, math.ceil(len(left) / 2))
-            alive = [*alive[:keep], *([CONTROL] if CONTROL in alive[keep:] else [])]
-        left = alive
+        left = alive if rung == rungs - 1 else _survivors(pilot, [standings[m] for m in alive])
         if not left:
             break
     ranked = sorted(standings.values(), key=lambda s: (bool(s.error), -s.rung, -_number(s.score.mean)))
     take, sentences = conclusion(pilot, [standings[m] for m in left])
     return Advice(pilot.budget, pilot.goal, take, tuple(sentences), tuple(ranked), pilot.seeds, ledger)
+
+
+def _survivors(pilot: Pilot, ranked: Sequence[Standing]) -> list[str]:
+    """The better half, and of the rest those not clearly worse, so that chance drops no one early.
+
+    Never more than three quarters of them, and always the control.
+    """
+    half = max(pilot.finalists, math.ceil(len(ranked) / 2))
+    most = max(half, math.ceil(0.75 * len(ranked)))
+    last = ranked[min(half, len(ranked)) - 1]
+    doubtful = [s for s in ranked[half:most] if not _difference(last, s).clear(0)]
+    kept = [s.method for s in (*ranked[:half], *doubtful)]
+    return [*kept, *(s.method for s in ranked if s.method == CONTROL and CONTROL not in kept)]
 
 
 def _number(value: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from undrift.advise import Budget, Pilot, Standing, advise, conclusion
+from undrift.advise import Budget, Pilot, Standing, _survivors, advise, conclusion
 from undrift.core.errors import InvalidInput
 from undrift.jobs import Done, Job, work_off
 from undrift.ledger import Ledger
@@ -130,8 +130,8 @@ def test_a_name_is_not_used_for_two_experiments(tmp_path: Path) -> None:
 def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     line = [
-        *(sys.executable, "-m", "undrift", "sweep", "-a", "fedavg,fedprox", "--over", "lr=0.02,0.1", "--seeds", "1..2"),
-        *("--clients", "6", "--rounds", "60", "--workers", "2", "--ledger", str(path)),
+        *(sys.executable, "-m", "undrift", "sweep", "-a", "fedavg,fedprox", "--over", "lr=0.02,0.1", "--seeds", "1"),
+        *("--clients", "6", "--rounds", "40", "--workers", "2", "--ledger", str(path)),
     ]
     first = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     while first.poll() is None:  # until a run is finished and another is under way
@@ -144,13 +144,13 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     first.communicate()
     with Ledger(path) as book:
         before = {run.name: run for run in book.runs()}
-    assert 0 < sum(run.status == "finished" for run in before.values()) < 8
+    assert 0 < sum(run.status == "finished" for run in before.values()) < 4
     done = subprocess.run(line, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     with Ledger(path) as book:
         after = {run.name: run for run in book.runs()}
-        assert len(after) == 8
-        assert all(run.status == "finished" and run.rounds == 60 for run in after.values())
+        assert len(after) == 4
+        assert all(run.status == "finished" and run.rounds == 40 for run in after.values())
         for name, run in before.items():
             assert after[name].created == run.created  # gone on with, not begun again
 
@@ -194,6 +194,21 @@ def test_better_than_the_control_but_not_told_apart_recommends_none() -> None:
     assert "Moon has the cheapest rounds" in " ".join(sentences)
 
 
+def test_chance_drops_no_one_early() -> None:
+    ranked = [
+        standing("feddyn", 0.7, 0.71, 0.72),
+        standing("moon", 0.5, 0.6, 0.7),
+        standing("fedprox", 0.45, 0.7, 0.6),  # not told from the last of the better half
+        standing("fedtrip", 0.1, 0.11, 0.1),
+    ]
+    pilot = Pilot(BASE, Budget("rounds", 100), finalists=1)
+    assert _survivors(pilot, ranked) == ["feddyn", "moon", "fedprox"]
+    ranked[2] = standing("fedavg", 0.2, 0.2, 0.2)  # clearly worse, but the control
+    assert _survivors(pilot, ranked) == ["feddyn", "moon", "fedavg"]
+    ranked[2] = standing("fedprox", 0.2, 0.2, 0.2)
+    assert _survivors(pilot, ranked) == ["feddyn", "moon"]
+
+
 def test_budgets_buy_rounds() -> None:
     assert Budget.parse("bytes=1e6") == Budget("bytes", 1e6)
     assert Budget("bytes", 1e6).rounds(0.5, 1000) == 500
@@ -211,7 +226,7 @@ def test_a_pilot_halves_and_keeps_the_control(tmp_path: Path) -> None:
     assert "no global model" in places["fedrep"].error
     last = max(s.rung for s in found.standings if not s.error)
     assert places["fedavg"].rung == last
-    assert 2 <= sum(s.rung == last and not s.error for s in found.standings) <= 4
+    assert 2 <= sum(s.rung == last and not s.error for s in found.standings) < 6
     assert min(s.rung for s in found.standings if not s.error) < last
     # The budget is in bytes: SCAFFOLD sends twice as much per round, so the same rung gives it half the rounds.
     rung = places["scaffold"].rung
