@@ -78,18 +78,22 @@ def entry(done: Round) -> Entry:
 
 def interleave(
     contestants: Mapping[str, Callable[[], Any]], repetitions: int, warmup: int = 1
-) -> dict[str, list[float]]:
-    """Seconds of every repetition of every contestant; the order turns from repetition to repetition."""
+) -> dict[Any, list[float]]:
+    """Seconds of every repetition of every contestant; the order turns from repetition to repetition.
+
+    Under ``(name, "cpu")`` are the seconds of processor time of this process, which others on the machine disturb less.
+    """
     names = list(contestants)
     for name in names:
         for _ in range(warmup):
             contestants[name]()
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    seconds: dict[Any, list[float]] = {key: [] for name in names for key in (name, (name, "cpu"))}
     for repetition in range(repetitions):
         turn = repetition % len(names)
         for name in names[turn:] + names[:turn]:
-            began = time.perf_counter()
+            began, used = time.perf_counter(), time.process_time()
             contestants[name]()
+            seconds[name, "cpu"].append(time.process_time() - used)
             seconds[name].append(time.perf_counter() - began)
     return seconds
 

@@ -87,6 +87,7 @@ def serial(model: str, repetitions: int) -> list[dict[str, Any]]:
             {
                 "job": model, "runtime": "serial", "method": method, "floor": floor, "s/round": min(seconds[method]),
                 "floor s": min(seconds[base]) * factor, "median ratio": median, "best ratio": best, "at most": target,
+                "cpu ratio": ratios(seconds[method, "cpu"], seconds[base, "cpu"], factor)[0],
             }
         )  # fmt: skip
     return rows
@@ -152,7 +153,7 @@ if __name__ == "__main__":
     models = arguments.models.split(",")
     found: list[dict[str, Any]] = []
     if arguments.runtime != "processes":
-        found += [row | {"cpu ratio": ""} for model in models for row in serial(model, arguments.repetitions)]
+        found += [row for model in models for row in serial(model, arguments.repetitions)]
         found.append(ledger(models[0], arguments.repetitions))
     if arguments.runtime != "serial":
         found += [processes(model, arguments.repetitions) for model in models]

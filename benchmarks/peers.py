@@ -1,7 +1,7 @@
 """The same jobs on other libraries: time per round after start-up, time to the first round, memory of all processes.
 
 Each library gets its own virtual environment in a cache folder, with the locked torch, and is set up the way that is
-fastest for it (``benchmarks/peers/``). One that cannot be installed or run is reported as such, with the reason.
+fastest for it (``benchmarks/adapters/``). One that cannot be installed or run is reported as such, with the reason.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import itertools
+import json
 import os
 import shutil
 import statistics
@@ -20,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from adapters.jobs import JOBS
 from common import machine, write
 
-HERE = Path(__file__).parent / "peers"
+HERE = Path(__file__).parent / "adapters"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "undrift" / "peers"
 
 # name: (requirements, python, adapter)
@@ -84,6 +86,7 @@ class Memory(threading.Thread):
 def measure(python: Path, adapter: str, job: str, rounds: int, limit: float) -> dict[str, Any]:
     """Run an adapter in its own process and read the moments at which its rounds ended."""
     ticks: list[float] = []
+    short = False  # a round in which clients failed is quick, and says nothing
     tail: list[str] = []
     began = time.time()
     environment = os.environ | {"RAY_DEDUP_LOGS": "0"}
@@ -97,12 +100,16 @@ def measure(python: Path, adapter: str, job: str, rounds: int, limit: float) -> 
         assert process.stdout is not None
         for line in process.stdout:
             if "TICK " in line:
-                ticks.append(float(line.split("TICK ")[1]))
+                moment, trained = json.loads(line.split("TICK ")[1])
+                ticks.append(moment)
+                short = short or trained != JOBS[job]["participate"]
             else:
                 tail = [*tail[-5:], line.strip()]
         process.wait()
         stop.cancel()
         memory.over.set()
+    if short:
+        raise RuntimeError(f"not all clients trained, so its times mean nothing: {' / '.join(tail)[-300:]}")
     if len(ticks) < 3:
         raise RuntimeError(f"no rounds (exit code {process.returncode}): {' / '.join(tail)[-300:]}")
     laps = [b - a for a, b in itertools.pairwise(ticks)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ JOB, ROUNDS = arguments()
 CHOSEN = JOBS[JOB]
 
 client, server = ClientApp(), ServerApp()
-load = functools.cache(lambda: data(JOB))
 
 
 @client.train()
@@ -27,27 +25,30 @@ def fit(message: Message, context: Context) -> Message:
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     n = int(CHOSEN["samples"])
     begin = int(context.node_config["partition-id"]) * n
-    x, y = load()
+    x, y = data(JOB)
     train(net, x[begin : begin + n], y[begin : begin + n], JOB)
     answer = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": n})}
     return Message(content=RecordDict(answer), reply_to=message)
 
 
+class Timed(FedAvg):
+    """FedAvg that says when a round is aggregated, and from how many clients. Failed clients are replies too."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        replies = list(replies)
+        result = super().aggregate_train(server_round, replies)
+        Clock().tick(sum(not reply.has_error() for reply in replies))
+        return result
+
+
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    clock = Clock()
-
-    def after(round: int, arrays: Any) -> MetricRecord:
-        clock.tick()
-        return MetricRecord({"round": round})
-
-    strategy = FedAvg(fraction_train=CHOSEN["participate"] / CHOSEN["clients"], fraction_evaluate=0.0)
+    strategy = Timed(fraction_train=CHOSEN["participate"] / CHOSEN["clients"], fraction_evaluate=0.0)
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(model(JOB).state_dict()),
         num_rounds=ROUNDS,
         train_config=ConfigRecord({}),
-        evaluate_fn=after,
     )
 
 

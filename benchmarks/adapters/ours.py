@@ -31,5 +31,6 @@ if __name__ == "__main__":
         loop = Loop(federation, create("fedavg"), runtime, int(chosen["participate"]), Memory())
         snapshot = loop.start()
         for _ in range(rounds):
-            snapshot = loop.play(snapshot).snapshot
-            clock.tick()
+            done = loop.play(snapshot)
+            snapshot = done.snapshot
+            clock.tick(0 if done.skipped else done.cohort.size)

@@ -13,4 +13,4 @@ if __name__ == "__main__":
     for _ in range(rounds):
         for i in range(int(JOBS[job]["participate"])):
             train(net, x[i * n : (i + 1) * n], y[i * n : (i + 1) * n], job)
-        clock.tick()
+        clock.tick(int(JOBS[job]["participate"]))

@@ -40,6 +40,7 @@ if __name__ == "__main__":
     for _ in range(ROUNDS):
         chosen = handler.sample_clients()
         trainer.local_process(handler.downlink_package, chosen)
-        for package in trainer.uplink_package:
+        packages = trainer.uplink_package
+        for package in packages:
             handler.load(package)
-        clock.tick()
+        clock.tick(len(packages))
