@@ -319,7 +319,7 @@ def _costs(best: Standing, control: Standing | None) -> list[str]:
     for kind, what in (("bytes", "traffic"), ("macs", "client compute")):
         share = best.cost[kind] / control.cost[kind] if control.cost[kind] else math.nan
         said.append(f"equal {what}" if abs(share - 1) < 0.02 else f"{share:.1f} times the {what}")
-    return [f"A round of it takes {words.series(said)} of FedAvg's."]
+    return [f"Compared with FedAvg, a round takes {words.series(said)}."]
 
 
 def table(advice: Advice) -> Table:
