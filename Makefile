@@ -22,7 +22,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(PIP) install -q --no-deps --no-build-isolation -e .
 	touch $@
 
-demo: setup  ## compare algorithms on a small problem, in a minute or two
+demo: setup  ## compare algorithms on a small problem, in under a minute
 	$(VENV)/bin/python -m undrift demo
 
 lint: setup  ## ruff and mypy
@@ -30,8 +30,8 @@ lint: setup  ## ruff and mypy
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-test: lint  ## lint, types and the fast tests
-	$(PYTEST)
+test: lint  ## lint, types and the fast tests, on all cores
+	$(PYTEST) -n auto
 
 test-slow: setup  ## the slow tests
 	$(PYTEST) -m "slow and not realdata and not browser"
@@ -43,7 +43,7 @@ test-real: setup  ## tests on the data sets in the folder UNDRIFT_DATA
 	@test -n "$$UNDRIFT_DATA" || { echo "set UNDRIFT_DATA to the folder with the data sets"; exit 2; }
 	$(PYTEST) -m realdata
 
-bench: setup  ## the benchmarks, but for peers.py (which installs other libraries)
+bench: setup  ## the benchmarks (benchmarks/peers.py, which installs other libraries, is run by hand), but for peers.py (which installs other libraries)
 	set -e; for name in floor crossdevice scale; do $(VENV)/bin/python benchmarks/$$name.py; done
 
 clean:  ## remove the environment and the caches
