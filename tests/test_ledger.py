@@ -132,6 +132,11 @@ def test_a_run_on_other_data_or_settings_cannot_be_resumed(tmp_path: Path) -> No
         undrift.run("fedavg", clients=11, participate=4, rounds=4, seed=3, ledger=path, name="r", resume=True)
     with pytest.raises(InvalidInput, match="method's settings"):
         undrift.run("fedprox", clients=12, participate=4, rounds=4, seed=3, ledger=path, name="r", resume=True)
+    slower = undrift.Training(lr=0.01)
+    with pytest.raises(InvalidInput, match="training settings"):
+        undrift.run(
+            "fedavg", training=slower, clients=12, participate=4, rounds=4, seed=3, ledger=path, name="r", resume=True
+        )
     longer = undrift.run("fedavg", clients=12, participate=4, rounds=4, seed=3, ledger=path, name="r", resume=True)
     assert len(longer.history.rounds) == 4
 
@@ -208,3 +213,13 @@ def test_not_a_number_is_stored_as_such(tmp_path: Path) -> None:
         ledger.record(run, Entry(1, row, [("global", "test", "accuracy", float("nan"))]))
         ledger.flush()
         assert ledger.metrics(run) == [(1, "global", "test", "accuracy", None)]
+
+
+def test_a_run_from_python_with_names_alone_can_be_resumed_from_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "l.sqlite"
+    undrift.run("scaffold", clients=12, participate=4, rounds=2, seed=3, ledger=path, name="r")
+    command = [sys.executable, "-m", "undrift", "resume", "r", "--rounds", "5", "--ledger", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    whole = undrift.run("scaffold", clients=12, participate=4, rounds=5, seed=3)
+    with Ledger(path) as ledger:
+        assert undrift.History.of(ledger, ledger.run("r")).curve() == whole.history.curve()

@@ -21,19 +21,19 @@ from undrift import algorithms
 from undrift.core import rng
 from undrift.core.client import Method
 from undrift.core.cost import Spent
-from undrift.core.errors import InvalidInput
+from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import Federation, ModelLike, build
 from undrift.core.loop import Loop, Memory, Round, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.training import Training
 from undrift.core.vector import Buffers
-from undrift.data import PARTITIONERS, Dataset, Partition, Partitioner, data_root, load, test_parts
+from undrift.data import PARTITIONERS, SOURCES, Dataset, Partition, Partitioner, data_root, load, test_parts
 from undrift.data.skew import FeatureSkew
 from undrift.evaluate import Evaluation, Evaluator
 from undrift.experiment import Experiment, Plan, label_of
 from undrift.history import History
 from undrift.ledger import Entry, Ledger, LedgerKeep, Run
-from undrift.models import LOSSES, default_model, spec
+from undrift.models import LOSSES, ModelSpec, default_model, spec
 from undrift.runtimes import create as create_runtime
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -86,6 +86,7 @@ class Setting:
             "macs_gradient": profile.gradient,
             "clients": len(self.partition),
             "participate": self.participate,
+            "training": self.federation.training.values(),
             "samples": [
                 int(self.partition.sizes.min()),
                 int(np.median(self.partition.sizes)),
@@ -431,26 +432,28 @@ def run(
     method = algorithms.create(algorithm) if isinstance(algorithm, str) else algorithm
     dataset = load(data) if isinstance(data, str) else data
     if isinstance(partition, str):
-        partition = PARTITIONERS[partition].create() if partition in PARTITIONERS else _unknown_partition(partition)
-    if model is None or isinstance(model, str):
-        chosen = spec(model or default_model(dataset))
-        shape, classes = dataset.shape, dataset.classes or 1
-        loss = loss or LOSSES[chosen.loss]
-        model = lambda: chosen.build(shape, classes)  # noqa: E731
-    loss = loss or (nn.functional.cross_entropy if dataset.classes is not None else nn.functional.mse_loss)
-    made = Plan.create(**{"runtime": runtime, **plan})
-    setting = prepare(method, dataset, partition, model, loss, training or Training(), made)
+        if partition not in PARTITIONERS:
+            raise unknown("partition", partition, PARTITIONERS)
+        partition = PARTITIONERS[partition].create()
+    training, made = training or Training(), Plan.create(**{"runtime": runtime, **plan})
+    chosen = spec(model or default_model(dataset)) if model is None or isinstance(model, str) else None
+    source = SOURCES[data].create() if isinstance(data, str) else None
+    if chosen is not None and source is not None and loss is None:  # all is named: the command line can go on with it
+        experiment = Experiment(method, source, partition, chosen, train=training, plan=made)
+        setting, description = prepare_experiment(experiment, dataset=dataset), experiment.values()
+    else:
+        setting = prepare(method, dataset, partition, *_own(model, chosen, loss, dataset), training, made)
+        description = {
+            "algorithm": {"name": type(method).name(), **method.values()},
+            "data": {"name": dataset.name},
+            "partition": {"name": partition.name, **partition.values()},
+            "model": {"name": "own" if chosen is None else chosen.name},
+            "train": training.values(),
+            **{k: v for k, v in made.values().items() if v is not None},
+            "own": True,
+        }
     if ledger is None:
         return execute(setting, watch=watch)
-    description = {
-        "algorithm": {"name": type(method).name(), **method.values()},
-        "data": {"name": dataset.name},
-        "partition": {"name": partition.name, **partition.values()},
-        "model": {"name": "own"},
-        "train": setting.federation.training.values(),
-        **{k: v for k, v in made.values().items() if v is not None},
-        "own": True,
-    }
     with Ledger(ledger, create=True) as book:
         title = name or f"{type(method).name()}-{dataset.name}-seed{made.seed}"
         if resume:
@@ -461,10 +464,13 @@ def run(
         return execute(setting, ledger=book, run=found, watch=watch)
 
 
-def _unknown_partition(name: str) -> Partitioner:
-    from undrift.core.errors import unknown
-
-    raise unknown("partition", name, PARTITIONERS)
+def _own(model: Any, chosen: ModelSpec | None, loss: Loss | None, dataset: Dataset) -> tuple[ModelLike, Loss]:
+    """The user's model and loss, or those of a named model."""
+    if chosen is not None:
+        shape, classes = dataset.shape, dataset.classes or 1
+        return (lambda: chosen.build(shape, classes)), loss or LOSSES[chosen.loss]
+    usual = nn.functional.cross_entropy if dataset.classes is not None else nn.functional.mse_loss
+    return model, loss or usual
 
 
 def check_same(run: Run, setting: Setting) -> None:
@@ -475,6 +481,8 @@ def check_same(run: Run, setting: Setting) -> None:
         ("partition_fingerprint", "the partition"),
         ("start_fingerprint", "the initial model"),
         ("label", "the method's settings"),
+        ("training", "the training settings"),
+        ("participate", "the clients per round"),
     ):
         if facts[key] != run.facts.get(key):
             raise InvalidInput(
