@@ -1,4 +1,5 @@
-"""How long the report of 20 runs of 500 rounds takes and what it weighs, and how soon ``watch`` knows of a new round.
+"""How long the report of 20 runs of 500 rounds takes and what it weighs, how soon ``watch`` knows of a new round, and
+what share of the time the terminal display takes while LeNet-5 trains.
 
 Fifty readers ask the server as fifty open pages do, from a process of their own.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import statistics
 import sys
 import tempfile
@@ -17,11 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from common import machine, write
+from rich.console import Console
+from rich.progress import Progress
 
+from undrift.cli.display import COLUMNS, REFRESH, Display
 from undrift.core import rng
 from undrift.ledger import Ledger
 from undrift.report.page import write_report
 from undrift.report.watch import Follower, Server
+from undrift.runner import Progress as Where
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from ledgers import add_run, entry
@@ -83,6 +89,21 @@ def latency(path: Path) -> list[float]:
     return found
 
 
+def display() -> list[float]:
+    """Percent of a LeNet round (about 0.7 s) that the live display uses: processor time, its thread included."""
+    console = Console(file=open(os.devnull, "w"), force_terminal=True, width=120)  # noqa: SIM115
+    shares = []
+    for _ in range(3):
+        with Progress(*COLUMNS, console=console, refresh_per_second=REFRESH) as live:
+            shown = Display(live)
+            began, used = time.perf_counter(), time.process_time()
+            for t in range(1, 6):
+                shown(Where("FedAvg", 1, t, 100, 0.5, 0.7 * t, t))
+                time.sleep(0.7)
+            shares.append(100 * (time.process_time() - used) / (time.perf_counter() - began))
+    return shares
+
+
 def row(what: str, values: list[float], goal: float) -> dict[str, Any]:
     return {"what": what, "median": round(statistics.median(values), 2), "worst": round(max(values), 2), "goal": goal}
 
@@ -101,11 +122,12 @@ def main() -> None:
         size = report.stat().st_size
         late = latency(path)
     rows = [
+        row("terminal display, percent of a LeNet round", display(), 1),
         row(f"report of {RUNS} runs x {ROUNDS} rounds, s", times, 3),
         row("its size, MB", [size / 1e6], 5),
         row(f"watch: a new round known with {PAGES} open pages, s (a page asks every 0.8 s)", late, 1.2),
     ]
-    write("seeing", "The report and watch", rows, on)
+    write("seeing", "The display, the report and watch", rows, on)
 
 
 if __name__ == "__main__":

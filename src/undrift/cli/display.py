@@ -12,6 +12,16 @@ from undrift.cli.common import console, errors, interactive
 from undrift.runner import Progress as Where
 from undrift.runner import Watcher
 
+REFRESH = 4  # times a second
+COLUMNS = (
+    TextColumn("{task.description}"),
+    TextColumn("seed {task.fields[seed]}"),
+    BarColumn(bar_width=24),
+    TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+    TextColumn("{task.fields[value]}", justify="right"),
+    TextColumn("[dim]{task.fields[left]}[/]", justify="right"),
+)
+
 
 class Display:
     """Follows one run after the other."""
@@ -49,15 +59,8 @@ def watching(quiet: bool) -> Iterator[Watcher]:
     if quiet or not interactive():
         yield Display(None)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        TextColumn("seed {task.fields[seed]}"),
-        BarColumn(bar_width=24),
-        TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-        TextColumn("{task.fields[value]}", justify="right"),
-        TextColumn("[dim]{task.fields[left]}[/]", justify="right"),
-    )
-    with Progress(*columns, console=errors if not console.is_terminal else console, refresh_per_second=8) as live:
+    shown = console if console.is_terminal else errors
+    with Progress(*COLUMNS, console=shown, refresh_per_second=REFRESH) as live:
         yield Display(live)
 
 
