@@ -60,7 +60,8 @@ class Evaluator:
         self.federation, self.x, self.y, self.classes = federation, x, y, classes
         self.parts = parts
         self._here = Serial(federation)
-        if classes is not None and 1 < federation.layout.classes < classes:
+        needed = 1 if classes == 2 else classes  # one output can tell two classes apart
+        if needed is not None and federation.layout.classes < needed:
             raise InvalidInput(f"the model has {federation.layout.classes} outputs, and the data has {classes} classes")
 
     def __call__(self, loop: Loop, snapshot: Snapshot) -> Evaluation:

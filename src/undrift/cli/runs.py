@@ -137,6 +137,8 @@ def run(
     with open_ledger(ledger, create=True) as book, tracking(book, track):
         result = _guarded(book, [built], root, quiet)[0]
         announce(result, as_json)
+        for control in type(built.algorithm).controls if not as_json else ():
+            say(f"Its control {control} has not been run: undrift compare shows both, on the same partition.")
 
 
 def compare(
