@@ -77,10 +77,12 @@ def entry(done: Round) -> Entry:
 
 
 def interleave(
-    contestants: Mapping[str, Callable[[], Any]], repetitions: int, warmup: int = 1
+    contestants: Mapping[str, Callable[[], Any]], repetitions: int, warmup: int = 1, rounds: int = 1
 ) -> dict[Any, list[float]]:
     """Seconds of every repetition of every contestant; the order turns from repetition to repetition.
 
+    ``rounds`` are played one after the other in a repetition, as in a run, and divided by: a single round after another
+    contestant's turn would be timed with cold caches and sleeping workers.
     Under ``(name, "cpu")`` are the seconds of processor time of this process, which others on the machine disturb less.
     """
     names = list(contestants)
@@ -92,9 +94,10 @@ def interleave(
         turn = repetition % len(names)
         for name in names[turn:] + names[:turn]:
             began, used = time.perf_counter(), time.process_time()
-            contestants[name]()
-            seconds[name, "cpu"].append(time.process_time() - used)
-            seconds[name].append(time.perf_counter() - began)
+            for _ in range(rounds):
+                contestants[name]()
+            seconds[name, "cpu"].append((time.process_time() - used) / rounds)
+            seconds[name].append((time.perf_counter() - began) / rounds)
     return seconds
 
 

@@ -27,7 +27,7 @@ def measure(method: str, participate: int, repetitions: int) -> dict[str, Any]:
     bare = Bare(job, participate)
     players = {"serial": Player(job, method, Serial(job), participate)}
     players["batched"] = Player(job, method, Batched(job), participate)
-    seconds = interleave({**players, "bare": bare}, repetitions, warmup=2)
+    seconds = interleave({**players, "bare": bare}, repetitions, warmup=2, rounds=500 // participate or 2)
     cpu = {}
     for name, player in players.items():
         began = time.process_time()

@@ -101,7 +101,7 @@ def processes(model: str, repetitions: int) -> dict[str, Any]:
     bare = Bare(job, PARTICIPATE)
     with Processes(job, workers) as runtime:
         player = Player(job, "fedavg", runtime, PARTICIPATE)
-        seconds = interleave({"bare": bare, "processes": player}, repetitions, warmup=3)
+        seconds = interleave({"bare": bare, "processes": player}, repetitions, warmup=3, rounds=3)
         hands = [psutil.Process(handle.process.pid) for handle in runtime._handles.values()]
 
         def cpu() -> float:
