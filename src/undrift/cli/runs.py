@@ -318,7 +318,7 @@ def demo(
     quiet: QuietOption = False,
 ) -> None:
     """Compare four methods over three seeds on skewed handwritten digits, in under a minute."""
-    say("1,437 handwritten digits, unevenly held by 50 clients (Dirichlet 0.1); 10 of them take part in each round.")
+    say("1,438 handwritten digits, unevenly held by 50 clients (Dirichlet 0.1); 10 of them take part in each round.")
     values = {
         "data": "digits",
         "model": "mlp",
