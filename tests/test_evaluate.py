@@ -70,3 +70,17 @@ def test_a_model_with_too_few_outputs_is_refused(outputs: int) -> None:
 def test_a_model_for_other_inputs_is_refused() -> None:
     with pytest.raises(undrift.InvalidInput, match=r"cannot take inputs of shape \(1, 8, 8\)"):
         undrift.run("fedavg", model=lambda: nn.Linear(100, 10), clients=4, rounds=1)
+
+
+def test_feature_skew_changes_the_training_inputs_and_not_the_test_set() -> None:
+    from undrift.experiment import Experiment
+    from undrift.runner import prepare_experiment
+
+    plain, skewed = (
+        prepare_experiment(Experiment.build({"clients": 5, "skew": skew}))
+        for skew in ({}, {"rotation": 30, "noise": 0.2})
+    )
+    assert not torch.equal(plain.federation.x, skewed.federation.x)
+    assert torch.equal(plain.evaluator.x, skewed.evaluator.x)
+    assert plain.partition.fingerprint == skewed.partition.fingerprint
+    assert plain.facts()["data_fingerprint"] != skewed.facts()["data_fingerprint"]
