@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import click
@@ -59,4 +60,6 @@ def run(args: list[str]) -> int:
 def _sentence(error: click.ClickException) -> str:
     where = getattr(error, "ctx", None)
     help_hint = f" (see {where.command_path} --help)" if where is not None else ""
-    return error.format_message().replace("\n", " ").rstrip(".") + help_hint
+    text = error.format_message().replace("\n", " ").rstrip(".")
+    sentences = dict.fromkeys(re.split(r"(?<=[.?]) ", text))  # Typer and Click both add a did-you-mean
+    return " ".join(sentences) + help_hint
