@@ -84,3 +84,10 @@ def test_feature_skew_changes_the_training_inputs_and_not_the_test_set() -> None
     assert torch.equal(plain.evaluator.x, skewed.evaluator.x)
     assert plain.partition.fingerprint == skewed.partition.fingerprint
     assert plain.facts()["data_fingerprint"] != skewed.facts()["data_fingerprint"]
+
+
+def test_a_class_that_no_client_holds_is_named() -> None:
+    data = load("digits")
+    few = undrift.Dataset.from_arrays(data.x[data.y < 8], data.y[data.y < 8], data.x_test, data.y_test, classes=10)
+    with pytest.warns(UserWarning, match="no client holds class 8, 9, which arrays is tested on"):
+        undrift.run("fedavg", data=few, clients=4, rounds=1)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import platform
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -154,6 +155,7 @@ def prepare(
             partition, parts = _with_client(partition, public), parts and _with_client(parts, public[:0])
         public = scoring = None
     names = None if partition.names is None else tuple(str(name) for name in partition.names)
+    _say_what_is_missing(partition, dataset)
     if skew is not None:
         dataset = skew.apply(dataset, partition, plan.seed)
     x, y = (_on(tensor, plan.device) for tensor in (dataset.x, dataset.y))
@@ -229,6 +231,17 @@ def _public(
         )
     public, scoring = np.sort(order[:size]), np.sort(order[size : size + plan.scoring])
     return public, scoring, np.sort(order[size + plan.scoring :])
+
+
+def _say_what_is_missing(partition: Partition, dataset: Dataset) -> None:
+    """Warn of classes that are tested but that nobody trains on."""
+    if dataset.classes is None:
+        return
+    trained = np.unique(dataset.y.numpy()[partition.indices])
+    missing = np.setdiff1d(np.unique(dataset.y_test.numpy()), trained).tolist()
+    if missing:
+        names = ", ".join(str(dataset.class_names[c]) if dataset.class_names else str(c) for c in missing)
+        warnings.warn(f"no client holds class {names}, which {dataset.name} is tested on", stacklevel=3)
 
 
 def _with_client(partition: Partition, rows: NDArray[np.int64]) -> Partition:

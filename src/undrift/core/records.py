@@ -99,10 +99,14 @@ class Record:
     @classmethod
     def decode(cls, data: bytes, had: Record | None = None) -> Self:
         """The record in these bytes. Fields marked ``Had`` are taken from the message that came first."""
-        tensors, _ = unpack(data)
+        return cls.of(unpack(data)[0], had)
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], had: Record | None = None) -> Self:
+        """The record with these tensors as its fields, by name."""
         values: dict[str, Any] = {}
         for field in cls.schema():
-            if field.travel == "had":
+            if field.travel == "had" and field.name not in tensors:
                 values[field.name] = getattr(had, field.name)
             elif field.number is not None:
                 values[field.name] = field.number(tensors[field.name].item())

@@ -120,7 +120,7 @@ class Emnist(_Idx):
     title = "EMNIST balanced, letters and digits"
     homepage = "https://www.nist.gov/itl/products-and-services/emnist-dataset"
     licence = "see its page"
-    size = "562 MB"
+    size = "see its page"
     folder = "EMNIST"
     classes = 47
     mean = 0.5

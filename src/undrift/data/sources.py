@@ -48,7 +48,7 @@ class Digits(Source):
     name = "digits"
     title = "handwritten digits, 8 x 8"
     homepage = "https://archive.ics.uci.edu/dataset/80"
-    licence = "CC BY 4.0"
+    licence = "see its page"
     size = "embedded"
 
     def load(self, root: Path) -> Dataset:

@@ -27,7 +27,7 @@ class UciHar(Published):
     title = "UCI-HAR, smartphone signals"
     homepage = "https://archive.ics.uci.edu/dataset/240"
     licence = "CC BY 4.0"
-    size = "61 MB"
+    size = "see its page"
     form: Annotated[Literal["signals", "features"], "9 raw channels x 128 steps, or the 561 published features"] = (
         "signals"
     )
@@ -113,7 +113,7 @@ class Pamap2(Published):
     name = "pamap2"
     title = "PAMAP2, body-worn sensors"
     homepage = "https://archive.ics.uci.edu/dataset/231"
-    licence = "CC BY 4.0"
+    licence = "see its page"
     size = "688 MB"
     window: Annotated[int, "steps of a window at 100 Hz", at_least(8)] = 512
     stride: Annotated[int, "steps from one window to the next", at_least(1)] = 256

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import signal
 import threading
 import traceback
 from multiprocessing import connection, parent_process
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from undrift.core.client import Kept, Method, take_apart, work
 from undrift.core.federation import Federation
-from undrift.core.records import Record, State
+from undrift.core.records import State
 from undrift.core.vector import Buffers
 from undrift.runtimes.memory import Segment, room, signature_of
 
@@ -28,6 +29,9 @@ Result = tuple[int, dict[str, Tensor], dict[str, Any]]  # number of the item, te
 
 def main(conn: Any, number: int) -> None:
     """Serve until the parent hangs up."""
+    # Ctrl-C is the parent's to handle. The mask that a worker starts with is not enough: Python's resource tracker,
+    # when it is started on the way, unblocks the signal again.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, ConnectionError):
@@ -81,8 +85,8 @@ class Worker:
         kinds = method.records()
         inbox = self.segments["inbox"]
         self.method, self.kind = method, cast(type[State], kinds["client"])
-        self.down = _record(kinds["ask" if header["survey"] else "down"], inbox.read(*header["down"]))
-        self.buffers = _record(Buffers, inbox.read(*header["buffers"])) if header["buffers"] else None
+        self.down: Any = kinds["ask" if header["survey"] else "down"].of(inbox.read(*header["down"]))
+        self.buffers = Buffers.of(inbox.read(*header["buffers"])) if header["buffers"] else None
 
     def on_clients(self, items: list[tuple[int, int, int, int]]) -> None:
         """Work for some clients: each as place in the cohort, client, and where what it keeps lies."""
@@ -135,15 +139,6 @@ class Worker:
             offset += room(signature)
         self.conn.send(("done", self.turn, where))
         self.turn = 1 - self.turn
-
-
-def _record(kind: type[Record], tensors: dict[str, Tensor]) -> Any:
-    return kind(
-        **{
-            field.name: tensors[field.name] if field.number is None else field.number(tensors[field.name].item())
-            for field in kind.schema()
-        }
-    )
 
 
 def _portable(error: Exception) -> bytes:
