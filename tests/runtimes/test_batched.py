@@ -62,14 +62,21 @@ def test_every_method_agrees_with_padding(row: Row) -> None:
         {"momentum": 0.9, "nesterov": True},
         {"clip": 0.5},
         {"weight_decay": 0.01, "decay_mode": "inner"},
+        {"weight_decay": 0.01, "decay_mode": "outer", "momentum": 0.5},
+        {"weight_decay": 0.01, "steps": 4, "batch_size": 4},
+        {"weight_decay": 0.01, "steps": 4, "batch_size": 4, "momentum": 0.9},
         {"steps": 7},
         {"batch_size": 0},
         {"batch_size": 100},
     ],
     ids=str,
 )
-def test_every_local_optimiser_agrees(training: dict[str, Any]) -> None:
-    assert_close(*both(federation(**training), "fedprox"))
+@pytest.mark.parametrize("name", ["fedprox", "fedavg", "local"])
+def test_every_local_optimiser_agrees(name: str, training: dict[str, Any]) -> None:
+    """With a model of the user's own, and with a chain, whose plain descent has a way of its own."""
+    job = federation(**training)
+    assert_close(*both(job, name))
+    assert_close(*both(replace(job, module=chain()), name))
 
 
 @pytest.mark.parametrize("block", [1, 2, 4])
@@ -129,7 +136,11 @@ def test_a_single_gradient_of_a_chain_is_autograds() -> None:
     w, _ = job.start()
     loss = job.loss(job.module(job.x[:4]), job.y[:4])
     expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(job.module.parameters()))])
-    found = stack.gradient(job.loss, w.unsqueeze(0), job.x[:4].unsqueeze(0), job.y[:4].unsqueeze(0))
+
+    def total(outputs: Tensor, y: Tensor) -> Tensor:
+        return job.loss(outputs.flatten(0, 1), y.flatten(0, 1))
+
+    found = stack.gradient(total, w.unsqueeze(0), job.x[:4].unsqueeze(0), job.y[:4].unsqueeze(0))
     torch.testing.assert_close(found[0], expected)
 
 

@@ -38,7 +38,7 @@ from undrift.core.reduce import Block, Reply, finite
 from undrift.core.runtime import Runtime, Task
 from undrift.core.vector import Layout, Part, Replica
 from undrift.runtimes.serial import Serial
-from undrift.runtimes.stack import Stack
+from undrift.runtimes.stack import Loss, Stack
 
 Carry = TypeVar("Carry")
 Sizes = NDArray[np.int64]
@@ -118,6 +118,8 @@ class Program:
     def each(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of every sample."""
         loss = self.federation.loss
+        if loss is nn.functional.cross_entropy:
+            return nn.functional.cross_entropy(outputs, y, reduction="none")
 
         def one(output: Tensor, target: Tensor) -> Tensor:
             return loss(output.unsqueeze(0), target.unsqueeze(0)).sum()
@@ -164,7 +166,8 @@ class Members:
         self.n: Sizes = federation.population.samples[clients]
         self.size = training.batch_size or int(self.n.max())
         self.epoch_steps: Sizes = -(-self.n // (training.batch_size or self.n))
-        self.steps: Sizes = np.array([training.steps_for(int(n)) for n in self.n])
+        sizes, place = np.unique(self.n, return_inverse=True)
+        self.steps: Sizes = np.array([training.steps_for(int(n)) for n in sizes])[place]
         self.keys = rng.keys(rng.key(federation.seed, "batches", round), clients)
         self.begins = federation.offsets[clients]
         self._orders: dict[int, NDArray[np.int64]] = {}
@@ -183,6 +186,9 @@ class Members:
     def places(self, cursor: Sizes) -> NDArray[np.int64]:
         """The samples of each client's batch number ``cursor``, as rows padded with -1."""
         epochs, place = np.divmod(cursor, self.epoch_steps)
+        if (epochs == epochs[0]).all() and (place == place[0]).all():
+            begin = int(place[0]) * self.size
+            return self.order(int(epochs[0]))[:, begin : begin + self.size]
         found = np.empty((len(self.n), self.size), dtype=np.int64)
         for epoch in np.unique(epochs):
             rows = np.flatnonzero(epochs == epoch)
@@ -199,24 +205,47 @@ class Members:
         return torch.from_numpy(values).to(self.federation.x.device)
 
 
-class BatchedBatch(Batch):
-    def __init__(self, program: Program, members: Members, me: Tensor, places: NDArray[np.int64]) -> None:
-        with temporarily_pop_interpreter_stack():
-            rows, data = members.rows(places), program.federation
-            shape = rows.shape
-            x, y = data.x.index_select(0, rows.flatten()), data.y.index_select(0, rows.flatten())
-            self.rows_x, self.rows_y = x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:])  # of all clients
-        self.x, self.y = _inside(self.rows_x, me), _inside(self.rows_y, me)
-        self._members, self._places, self._me = members, places, me
+class Drawn:
+    """A batch of every client of a block."""
+
+    def __init__(self, members: Members, places: NDArray[np.int64]) -> None:
+        data, shape = members.federation, places.shape
+        rows = members.rows(places).flatten()
+        x, y = data.x.index_select(0, rows), data.y.index_select(0, rows)
+        self.x, self.y = x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:])
+        self.places, self.table = places, members.table
         self.lengths: Sizes = (places >= 0).sum(1)
-        self.full = bool((self.lengths == places.shape[1]).all())
+        self.full = bool((self.lengths == shape[1]).all())
+
+    def losses(self, program: Program, taken: NDArray[np.bool_]) -> Loss:
+        """The sum of the mean losses of the clients that take a step, as a function of outputs and targets."""
+        loss, rows = program.federation.loss, len(self.lengths)
+        if self.full and taken.all():
+            return lambda outputs, y: loss(outputs.flatten(0, 1), y.flatten(0, 1)).mean() * rows
+        counted = (self.places >= 0) & taken[:, None]
+        shares = self.table(counted / np.maximum(self.lengths, 1)[:, None]).flatten()
+
+        def total(outputs: Tensor, y: Tensor) -> Tensor:
+            each = program.each(outputs.flatten(0, 1), y.flatten(0, 1))
+            return torch.where(shares > 0, each * shares.to(each.dtype), 0.0).sum()
+
+        return total
+
+
+class BatchedBatch(Batch):
+    def __init__(self, members: Members, me: Tensor, places: NDArray[np.int64]) -> None:
+        with temporarily_pop_interpreter_stack():
+            self.all = Drawn(members, places)
+        self.x, self.y = _inside(self.all.x, me), _inside(self.all.y, me)
+        self._me = me
+        self.lengths, self.full = self.all.lengths, self.all.full
         if not self.full:
             self.mask = _inside(members.table(places >= 0), me)
             self.length = _inside(members.table(self.lengths), me)
 
     @property
     def index(self) -> Tensor:  # type: ignore[override]
-        return _inside(self._members.table(self._places), self._me)
+        return _inside(self.all.table(self.all.places), self._me)
 
     def mean(self, values: Tensor) -> Tensor:
         return values.mean(0) if self.full else self.sum(values) / self.length.to(values.dtype)
@@ -264,25 +293,28 @@ class BatchedLocal(Local):
     def epochs(self, count: int) -> Tensor:
         return self._seen(count * self._members.epoch_steps)
 
-    def _count(self, name: str, b: Batch) -> None:
-        assert isinstance(b, BatchedBatch)
+    def _count(self, name: str, b: Batch | Drawn) -> None:
+        assert isinstance(b, BatchedBatch | Drawn)
         self.counts[name] += b.lengths * self._active
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    def _next(self) -> BatchedBatch:
+    def _next_places(self) -> NDArray[np.int64]:
         places = self._members.places(self._cursor)
         self._cursor = self._cursor + self._active
-        return BatchedBatch(self._p, self._members, self._me, places)
+        return places
 
-    def batch(self, index: Tensor) -> Batch:
+    def _next(self) -> BatchedBatch:
+        return BatchedBatch(self._members, self._me, self._next_places())
+
+    def batch(self, round: Any, step: Any) -> Batch:
         raise Unbatchable("it asks for a batch that it chooses itself")
 
     def sweep(self) -> Iterator[BatchedBatch]:
         n = self._members.n
         for begin in range(0, int(n.max()), SWEEP):
             columns = np.arange(begin, min(begin + SWEEP, int(n.max())))
-            yield BatchedBatch(self._p, self._members, self._me, np.where(columns < n[:, None], columns, -1))
+            yield BatchedBatch(self._members, self._me, np.where(columns < n[:, None], columns, -1))
 
     # -- evaluation at a point ----------------------------------------------------------------------------------------
 
@@ -303,13 +335,17 @@ class BatchedLocal(Local):
         self._count("gradients", b)
         return value, self._with_decay(torch.cat([g.reshape(-1) for g in grads]), w)
 
+    def value(self, w: Tensor, b: Batch) -> Tensor:
+        self._count("forwards", b)
+        return self.criterion(self._p.live(self._p.live.split(w), b.x)[1], b)
+
     def grad(self, w: Tensor, b: Batch, only: Part | None = None) -> Tensor:
         assert isinstance(b, BatchedBatch)
-        if only is None and b.full and self._p.stack is not None and self._point is None:
+        if only is None and self._p.stack is not None and self._point is None:
             self._count("gradients", b)
             rows = _outside(w, len(self._members.n))
             with temporarily_pop_interpreter_stack():
-                g = self._p.stack.gradient(self._p.federation.loss, rows, b.rows_x, b.rows_y)
+                g = self._p.stack.gradient(b.all.losses(self._p, b.lengths > 0), rows, b.all.x, b.all.y)
             return self._with_decay(_inside(g, self._me), w)
         if only == "head":
             return self._head_grad(w, b)
@@ -372,15 +408,19 @@ class BatchedLocal(Local):
 
     # -- loops --------------------------------------------------------------------------------------------------------
 
-    def _steps(self, steps: Any) -> Iterator[tuple[int, Tensor | None]]:
-        """The steps of a loop, and for each which clients take it: None where all do."""
+    def _steps(self, steps: Any) -> Iterator[int]:
+        """The steps of a loop; for each ``_active`` says which clients take it."""
         sizes, outer = self._sizes(steps), self._active
         try:
             for k in range(int(sizes.max())):
                 self._active = outer & (k < sizes)
-                yield k, None if self._active.all() else _inside(self._members.table(self._active), self._me)
+                yield k
         finally:
             self._active = outer
+
+    def _taken(self) -> Tensor | None:
+        """Does the client take this step? None where all do."""
+        return None if self._active.all() else _inside(self._members.table(self._active), self._me)
 
     def descend(
         self,
@@ -391,9 +431,12 @@ class BatchedLocal(Local):
         first: Batch | None = None,
         only: Part | None = None,
     ) -> Tensor:
+        if direction == self.grad and first is None and only is None and self._is_plain(steps):
+            return self._plain(start, steps)
         mask = self.layout.mask(only, start) if only else None
         rho, x, m = self.training.momentum, start, torch.zeros_like(start) if self.training.momentum else start
-        for k, taken in self._steps(steps):
+        for k in self._steps(steps):
+            taken = self._taken()
             b = first if first is not None and k == 0 else self._next()
             v = direction(x, b)
             if taken is None and mask is None and not rho and k:  # x is of our own making: move it where it lies
@@ -404,9 +447,34 @@ class BatchedLocal(Local):
             x, m = _select(taken, (moved, after), (x, m))
         return x
 
+    def _is_plain(self, steps: Any) -> bool:
+        """Can a chain do it by itself? A step that is not taken has no gradient, but would have momentum and decay."""
+        t, sizes = self.training, self._sizes(steps)
+        even = self._active.all() and (sizes == sizes[0]).all()
+        return (
+            self._p.stack is not None
+            and t.clip is None
+            and not t.nesterov
+            and bool(even or not (t.momentum or t.weight_decay))
+        )
+
+    def _plain(self, start: Tensor, steps: Any) -> Tensor:
+        """Gradient descent on the plain loss, outside of vmap."""
+        assert self._p.stack is not None
+        t, count = self.training, len(self._members.n)
+        rows = _outside(start, count)
+        with temporarily_pop_interpreter_stack():
+            descent = self._p.stack.descent(rows)
+            for _ in self._steps(steps):
+                b = Drawn(self._members, self._next_places())
+                self._count("gradients", b)
+                descent.step(b.losses(self._p, self._active), b.x, b.y, self.lr, t.momentum, t.weight_decay)
+            x = descent.rows()
+        return _inside(x, self._me)
+
     def fold(self, step: Callable[[Carry, Batch], Carry], carry: Carry, steps: Any = None) -> Carry:
-        for _, taken in self._steps(steps):
-            carry = _select(taken, step(carry, self._next()), carry)
+        for _ in self._steps(steps):
+            carry = _select(self._taken(), step(carry, self._next()), carry)
         return carry
 
     def note(self, name: str, value: Any) -> None:

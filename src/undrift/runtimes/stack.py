@@ -21,12 +21,17 @@ LAYERS: tuple[type[nn.Module], ...] = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn
 FUNCTIONS: tuple[Any, ...] = (torch.relu, F.relu, torch.tanh, torch.sigmoid, F.gelu, F.elu, F.leaky_relu, operator.pos)
 METHODS = ("relu", "tanh", "sigmoid")
 
+Step = Callable[..., Tensor]  # a linear layer takes its parameters too
+Loss = Callable[[Tensor, Tensor], Tensor]  # of the outputs and targets of all rows: the sum of the rows' losses
+
 
 class Stack:
     """The chain of a module, or ``None`` from ``of`` where it is not one."""
 
-    def __init__(self, steps: list[Callable[[Tensor, dict[str, Tensor]], Tensor]], layout: Layout) -> None:
+    def __init__(self, steps: list[Step], layout: Layout) -> None:
         self._steps, self._layout = steps, layout
+        self._linear = [step for step in steps if isinstance(step, _Linear)]
+        self._names = [name for step in self._linear for name in (step.weight, step.bias) if name]
 
     @classmethod
     def of(cls, module: nn.Module, layout: Layout) -> Stack | None:
@@ -36,7 +41,7 @@ class Stack:
             return None
         parts = dict(module.named_modules())
         trainable = set(layout.names)
-        steps: list[Callable[[Tensor, dict[str, Tensor]], Tensor]] = []
+        steps: list[Step] = []
         value: fx.Node | None = None  # the one thing that is handed on
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -54,21 +59,77 @@ class Stack:
             value = node
         return None
 
-    def gradient(self, loss: Callable[[Tensor, Tensor], Tensor], w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """For rows of models and of batches: the gradients of the mean losses, as rows."""
-        rows = len(w)
+    def gradient(self, loss: Loss, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """For rows of models and of batches: the gradients of the losses, as rows."""
         with torch.enable_grad():
-            params: dict[str, Tensor] = {n: view.requires_grad_() for n, view in self._split(w.detach()).items()}
-            for step in self._steps:
-                x = step(x, params)
-            total = loss(x.flatten(0, 1), y.flatten(0, 1)).mean() * rows  # a mean of means, all of one length
-            grads = torch.autograd.grad(total, list(params.values()))
-        return torch.cat([g.reshape(rows, -1) for g in grads], 1)
+            params = [view.detach().requires_grad_() for view in self._split(w.detach())]
+            grads = torch.autograd.grad(loss(self._forward(x, params), y), params)
+        return torch.cat([g.reshape(len(w), -1) for g in grads], 1)
 
-    def _split(self, w: Tensor) -> dict[str, Tensor]:
+    def descent(self, start: Tensor) -> Descent:
+        """Plain gradient steps from these rows of models."""
+        return Descent(self, start)
+
+    def _forward(self, x: Tensor, params: list[Tensor], seen: list[tuple[Tensor, Tensor]] | None = None) -> Tensor:
+        """The outputs; into ``seen`` go inputs and outputs of the linear layers, the latter to differentiate by."""
+        places = iter(params)
+        for step in self._steps:
+            if isinstance(step, _Linear):
+                before = x
+                x = step(x, next(places), next(places) if step.bias else None)
+                if seen is not None:
+                    seen.append((before.detach(), x if x.requires_grad else x.requires_grad_()))
+            else:
+                x = step(x)
+        return x
+
+    def _split(self, w: Tensor) -> list[Tensor]:
+        """Views of the parameters in the order in which the chain uses them."""
         layout = self._layout
         spans = zip(layout.names, layout.offsets, layout.offsets[1:], layout.shapes, strict=False)
-        return {name: w[:, begin:end].view(len(w), *shape).detach() for name, begin, end, shape in spans}
+        views = {name: w[:, begin:end].view(len(w), *shape) for name, begin, end, shape in spans}
+        return [views[name] for name in self._names]
+
+
+class Descent:
+    """Models that take gradient steps where they lie: the last product of a layer's gradient is added to its weights.
+
+    A step then needs neither a gradient in memory nor a pass over the model to apply it. Momentum is the same with the
+    buffers in the place of the weights.
+    """
+
+    def __init__(self, stack: Stack, w: Tensor) -> None:
+        self._stack, self._params = stack, stack._split(w)
+        self._own = False  # before the first step the models are somebody else's, perhaps one for all rows
+        self._momenta: list[Tensor] = []
+
+    def step(self, loss: Loss, x: Tensor, y: Tensor, lr: float, momentum: float, decay: float) -> None:
+        seen: list[tuple[Tensor, Tensor]] = []
+        with torch.enable_grad():
+            total = loss(self._stack._forward(x, self._params, seen), y)
+            slopes = torch.autograd.grad(total, [output for _, output in seen])
+        if not self._own:
+            self._params = [p.clone(memory_format=torch.contiguous_format) for p in self._params]
+            self._own = True
+        if momentum and not self._momenta:
+            self._momenta = [torch.zeros_like(p) for p in self._params]
+        targets = self._momenta or self._params
+        keep, scale = (momentum, 1.0) if momentum else (1 - lr * decay, -lr)
+        places = iter(targets)
+        for layer, (before, _), slope in zip(self._stack._linear, seen, slopes, strict=True):
+            next(places).baddbmm_(slope.transpose(1, 2), before, beta=keep, alpha=scale)
+            if layer.bias:
+                bias = next(places)
+                (bias if keep == 1 else bias.mul_(keep)).add_(slope.sum(1), alpha=scale)
+        for p, m in zip(self._params, self._momenta, strict=False):
+            if decay:
+                m.add_(p, alpha=decay)
+            p.sub_(m, alpha=lr)
+
+    def rows(self) -> Tensor:
+        """The models as they are now."""
+        flat = dict(zip(self._stack._names, self._params, strict=True))
+        return torch.cat([flat[name].flatten(1) for name in self._stack._layout.names], 1)
 
 
 class _Linear:
@@ -77,12 +138,14 @@ class _Linear:
         self.weight = names[0]
         self.bias = names[1] if len(names) > 1 else None
 
-    def __call__(self, x: Tensor, params: dict[str, Tensor]) -> Tensor:
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if not (weight.stride(0) or weight.requires_grad):  # one model for all rows
+            return F.linear(x, weight[0], None if bias is None else bias[0])
         # The weight stands on the left: then its gradient comes out contiguous.
-        w, x = params[self.weight], x.transpose(1, 2)
-        if self.bias is None:
-            return torch.bmm(w, x).transpose(1, 2)
-        return torch.baddbmm(params[self.bias].unsqueeze(2), w, x).transpose(1, 2)
+        x = x.transpose(1, 2)
+        if bias is None:
+            return torch.bmm(weight, x).transpose(1, 2)
+        return torch.baddbmm(bias.unsqueeze(2), weight, x).transpose(1, 2)
 
 
 def _used(steps: list[Any]) -> set[str]:
@@ -90,22 +153,22 @@ def _used(steps: list[Any]) -> set[str]:
     return set(names) if len(set(names)) == len(names) else set()  # a layer used twice is not a chain
 
 
-def _step(node: fx.Node, parts: dict[str, nn.Module]) -> Callable[[Tensor, dict[str, Tensor]], Tensor] | None:
+def _step(node: fx.Node, parts: dict[str, nn.Module]) -> Step | None:
     if node.op == "call_module":
         part = parts[str(node.target)]
         if type(part) is nn.Linear:
             return _Linear(str(node.target), part)
         if type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
-            return lambda x, params: x.flatten(2)
+            return lambda x: x.flatten(2)
         if type(part) in LAYERS:
-            return lambda x, params: part(x)
+            return lambda x: part(x)
         return None
     others, named = node.args[1:], node.kwargs
     if node.target in ("flatten", torch.flatten) and others == (1,) and not named:
-        return lambda x, params: x.flatten(2)
+        return lambda x: x.flatten(2)
     if node.op == "call_function" and node.target in FUNCTIONS:
         function: Any = node.target
-        return lambda x, params: function(x, *others, **named)
+        return lambda x: function(x, *others, **named)
     if node.op == "call_method" and node.target in METHODS:
-        return lambda x, params: getattr(x, str(node.target))()
+        return lambda x: getattr(x, str(node.target))()
     return None
