@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,9 +12,11 @@ import torch
 
 from recording import recorded, states
 from undrift.algorithms import create
+from undrift.core.budget import Estimates
 from undrift.core.errors import InvalidInput
 from undrift.core.loop import Round
 from undrift.core.reduce import reduce_uploads
+from worked import batches as drawn
 from worked import play, quadratics, small, toy, trajectory
 
 ENDLESS: dict[str, Any] = {"budget": (1e9,)}
@@ -24,12 +27,22 @@ def latest(played: list[Round]) -> list[list[float]]:
     return [r.snapshot.server.x.tolist() for r in played]
 
 
-def G(R: float, tau: Any = 100, delta: float = 0.5, mu: float = 0.0, form: str = "corrected", xi: float = 1.0) -> Any:
+def G(
+    R: Any, tau: int = 100, delta: float = 0.5, mu: float = 0.0, form: str = "corrected", xi: float = 1.0,
+    rise: float = 0.0, c: Any = C, b: Any = B,
+) -> Any:  # fmt: skip
     """The control function of the specification's example, for every tau up to a limit."""
-    method: Any = create("fedadm", xi=xi, form=form)
-    mus, search = torch.full((5,), mu, dtype=torch.float64), torch.arange(1, tau + 1, dtype=torch.float64)
-    c, b, budget = (torch.tensor([v], dtype=torch.float64) for v in (C, B, R))
-    return method.control(search, ETA, mus, 0.0, c, b, budget, delta=delta, rho=1.0, beta=1.0)
+    found = Estimates(ETA, delta, rho=1.0, beta=1.0, mu=double([mu] * 5), xi=xi, rise=rise)
+    method: Any = create("fedadm", form=form)
+    return method.bounds(found, tau, *(double(v).reshape(-1) for v in (c, b, R)))
+
+
+def double(values: Any) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def gap(tau: list[float], eta: float, mu: list[float], delta: float, beta: float) -> torch.Tensor:
+    return Estimates(eta, delta, 1.0, beta, double(mu)).gap(double(tau))
 
 
 def best(*args: Any, **settings: Any) -> int:
@@ -67,27 +80,15 @@ def test_an_endless_budget_takes_single_steps() -> None:
 
 
 def test_the_binding_resource_counts() -> None:
-    method: Any = create("fedadm", xi=1.0)
-    search, mus = torch.arange(1, 101, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
-    c, b, R = (torch.tensor(v, dtype=torch.float64) for v in ([C, 1.0], [B, 0.1], [15.0, 40.0]))
-    two = method.control(search, ETA, mus, 0.0, c, b, R, delta=0.5, rho=1.0, beta=1.0)
-    each = [
-        method.control(search, ETA, mus, 0.0, c[m : m + 1], b[m : m + 1], R[m : m + 1], delta=0.5, rho=1.0, beta=1.0)
-        for m in (0, 1)
-    ]
+    two = G([15.0, 40.0], c=[C, 1.0], b=[B, 0.1])
+    each = [G(15.0), G(40.0, c=1.0, b=0.1)]
     torch.testing.assert_close(two, torch.maximum(*each))  # G falls with T, so the smaller T gives the larger G
     assert not torch.equal(two, each[0])
 
 
 def test_rising_proximal_weights_raise_the_bound() -> None:
     xi, rise = 0.3, 0.8
-    method: Any = create("fedadm", xi=xi)
-    tau, c, b, R = (torch.tensor([v], dtype=torch.float64) for v in (1.0, C, B, 15.0))  # one step: h = 0
-    settings = {"delta": 0.5, "rho": 1.0, "beta": 1.0}
-    found, falling, same = (
-        method.control(tau, ETA, torch.ones(2, dtype=torch.float64), v, c, b, R, **settings).item()
-        for v in (rise, -1.0, 0.0)
-    )
+    found, falling, same = (G(15, tau=1, mu=1, xi=xi, rise=v).item() for v in (rise, -1.0, 0.0))  # one step: h = 0
     e, T = ETA * 0.025, 15 / (C + B)
     expected = 1 / (2 * e * T) + np.sqrt(1 / (4 * e**2 * T**2) + xi**2 / 2 * rise / (e * T))
     assert found == pytest.approx(expected, rel=1e-12)
@@ -95,25 +96,17 @@ def test_rising_proximal_weights_raise_the_bound() -> None:
 
 
 def test_identities_of_the_gap() -> None:
-    method: Any = create("fedadm")
-    mu = torch.tensor([0.1, 0.7, 0.4], dtype=torch.float64)
     eta, delta, beta = 0.03, 1.7, 0.9
-    h = method.gap(torch.arange(0, 3, dtype=torch.float64), eta, mu, delta, beta)
-    assert h[:2].tolist() == pytest.approx([0, 0], abs=1e-16)
-    assert h[2].item() == pytest.approx(delta * eta**2 * (beta + 0.4), rel=1e-12)
     s = beta + 0.4
-    (h3,) = method.gap(
-        torch.tensor([3.0], dtype=torch.float64), eta, torch.full((3,), 0.4, dtype=torch.float64), delta, beta
-    )
+    h = gap([0, 1, 2], eta, [0.1, 0.7, 0.4], delta, beta)
+    assert h[:2].tolist() == pytest.approx([0, 0], abs=1e-16)
+    assert h[2].item() == pytest.approx(delta * eta**2 * s, rel=1e-12)
+    (h3,) = gap([3], eta, [0.4] * 3, delta, beta)
     assert h3.item() == pytest.approx(delta * s * (3 * eta**2 + eta**3 * s), rel=1e-12)
 
 
 def test_overflow_is_infinite() -> None:
-    method: Any = create("fedadm", tau_max=10**6)
-    h = method.gap(
-        torch.tensor([10.0, 1e6], dtype=torch.float64), 0.5, torch.tensor([0.0], dtype=torch.float64), 1.0, 10.0
-    )
-    assert torch.isinf(h[1])
+    assert torch.isinf(gap([10, 1e6], 0.5, [0], 1.0, 10.0)[1])
 
 
 # --- a run ------------------------------------------------------------------------------------------------------------
@@ -151,6 +144,40 @@ def test_estimates_on_quadratics() -> None:
             np.testing.assert_allclose([reply.up.beta.item() for reply in replies], a, rtol=1e-12)
         far = [a * np.linalg.norm(np.array(row) - centre) for row in b]
         assert result.notes["delta"] == pytest.approx(np.average(far, weights=[1, 2, 3]), rel=1e-12)
+
+
+def test_the_estimates_are_taken_on_the_batch_that_ended_the_last_round() -> None:
+    here = small(batch_size=4)
+    _, seen = recorded(here, "fedadm", 4, participate=3, tau=3, alpha=0, **ENDLESS)
+    last: dict[int, Any] = {}
+    again = 0
+    for t, (task, replies) in enumerate(seen, 1):
+        for reply in replies:
+            batches = drawn(here, reply.client, t, 3)
+            first = last.get(reply.client, batches[0])
+            w = task.down.x.clone().requires_grad_()
+            loss = here.loss(
+                torch.func.functional_call(here.module, here.layout.views(w), here.x[first]), here.y[first]
+            )
+            assert reply.up.f.item() == pytest.approx(loss.item(), rel=1e-12)
+            torch.testing.assert_close(reply.up.g, torch.autograd.grad(loss, w)[0], rtol=1e-10, atol=1e-14)
+            again += reply.client in last
+            last[reply.client] = batches[-1]
+    assert again
+
+
+def test_a_single_step_a_round_stays_on_one_batch() -> None:
+    here = small(batch_size=4)
+    _, seen = recorded(here, "fedadm", 4, tau=1, alpha=0, **ENDLESS)
+    for _, replies in seen:
+        assert all((reply.state.t, reply.state.k) == (1, 0) for reply in replies)
+
+
+def test_with_dropout_the_best_model_is_judged_under_the_same_mask() -> None:
+    here = small(5)
+    module = torch.nn.Sequential(*list(here.module)[:2], torch.nn.Dropout(0.5), here.module[2])
+    _, seen = recorded(replace(here, module=module), "fedadm", 1, tau=2, **ENDLESS)
+    assert all(torch.equal(reply.up.f, reply.up.f_best) for reply in seen[0][1])  # the best is the one received
 
 
 def test_proximal_weights_fall_to_zero_and_no_further() -> None:

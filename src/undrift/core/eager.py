@@ -142,9 +142,10 @@ class EagerLocal(Local):
             b.x = self._t.augment(x, b.key)
         return b
 
-    def batch(self, index: Tensor) -> EagerBatch:
-        places = index[index >= 0]
-        return self._batch(places, self._rows[places], "again")
+    def batch(self, round: Any, step: Any) -> EagerBatch:
+        again = EagerLocal(self._t, self.client, int(round), self._rows)
+        again._cursor = int(step)
+        return again._next()
 
     def sweep(self) -> Iterator[EagerBatch]:
         for begin in range(0, self.n, SWEEP):
@@ -189,6 +190,17 @@ class EagerLocal(Local):
             replica.set_buffers(kept)
         self.spent.gradients += len(b)
         return loss.detach(), self._with_decay(g, w)
+
+    def value(self, w: Tensor, b: Batch) -> Tensor:
+        assert isinstance(b, EagerBatch)
+        replica = self._replica(w)
+        kept = self._begin(replica, b)
+        with torch.no_grad():
+            loss = self._t.per_batch(replica.module(b.x), b.y)
+        if kept is not None:
+            replica.set_buffers(kept)
+        self.spent.forwards += len(b)
+        return loss
 
     def grad(self, w: Tensor, b: Batch, only: Part | None = None) -> Tensor:
         if only is None:

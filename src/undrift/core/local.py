@@ -63,6 +63,10 @@ class Local(ABC):
         """The minibatch loss and its gradient, for the price of the gradient."""
 
     @abstractmethod
+    def value(self, w: Tensor, b: Batch) -> Tensor:
+        """The same minibatch loss without its gradient, for the price of a forward pass."""
+
+    @abstractmethod
     def grad_of(self, loss: Callable[[Tensor, Batch], Tensor]) -> Direction:
         """The gradient of a loss that the method defines, as a function of ``(w, b)``."""
 
@@ -160,8 +164,8 @@ class Local(ABC):
     epoch_steps: Any
 
     @abstractmethod
-    def batch(self, index: Tensor) -> Batch:
-        """The batch of these samples (see ``Batch.index``)."""
+    def batch(self, round: Any, step: Any) -> Batch:
+        """The client's minibatch number ``step`` (from 0) of a round: all are keyed by the seed, none need be kept."""
 
     @abstractmethod
     def sweep(self) -> Iterable[Batch]:
