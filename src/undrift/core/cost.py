@@ -5,11 +5,14 @@ Multiply-accumulates (MACs) are stated as such: ``torch.utils.flop_counter`` cou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 
 @dataclass
@@ -48,11 +51,35 @@ class Profile:
         )
 
 
-def _macs(run: object) -> int:
-    assert callable(run)
-    with FlopCounterMode(display=False) as counter:
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """``FlopCounterMode`` without its table per module, and without what it imports: torch's compiler, for a second."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is None:
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        found = func(*args, **kwargs)
+        if formula is not None:
+            self.flops += formula(*args, **kwargs, out_val=found)
+        return found
+
+
+def _macs(run: Callable[[], object]) -> int:
+    with _Counter() as counter:
         run()
-    return int(counter.get_total_flops()) // 2
+    return int(counter.flops) // 2
 
 
 def profile(module: nn.Module, sample: Tensor, head: int = 0) -> Profile:
