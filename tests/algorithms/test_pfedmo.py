@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn, tensor
 
-from undrift.algorithms import pfedmo
-from undrift.algorithms.pfedmo import PFedMo, Server, score_loss
+from undrift.algorithms.pfedmo import PFedMo, Server
 from undrift.core.cohort import Cohort
 from undrift.core.errors import InvalidInput
+from undrift.core.local import Local
 from undrift.core.loop import Loop, Memory, Snapshot
 from undrift.core.training import Training
 from undrift.runtimes.serial import Serial
@@ -75,7 +75,7 @@ def test_as_printed_the_pull_repels() -> None:
     """No gradients, everybody at 0 and the representation model at 1: the workers walk to -0.4."""
     here, method = slopes([(0.0,)], steps=60, lr=0.1), PFedMo(gamma=0.5, pi=1.0)
     none = vector(0.0)
-    server = Server(none, none, none + 1, none, none + 1, vector(0.4), none[0] + 0.4, none[0] + 0.1)
+    server = Server(none, none, none + 1, none, none + 1, vector(0.4), none[0] + 0.4, 0.1)
     assert method.mix(server, server.s[0])[0].tolist() == [0]
     loop = Loop(here, method, Serial(here), 1, Memory())
     _, buffers = here.start()
@@ -149,7 +149,7 @@ def test_clients_receive_different_models_and_a_new_one_the_mean(monkeypatch: py
 
 def test_scores_compare_a_worker_with_its_own_worst_round(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([2.0, 1.0, 3.0, 1.5])
-    monkeypatch.setattr(pfedmo, "score_loss", lambda *_: vector(next(losses))[0])
+    monkeypatch.setattr(Local, "disagreement", lambda *_, **__: [vector(next(losses))[0]])
     played = play(slopes([(0.0,)]), "pfedmo", 4)
     assert [r.snapshot.server.worst.item() for r in played] == [2, 2, 3, 3]
     assert [r.snapshot.server.s.item() for r in played] == [0, 0.5, 0, 0.5]
@@ -171,7 +171,8 @@ def test_score_loss(teacher: Any, worker: Any, loss: float) -> None:
     scoring = here.public_local(here.trainer(), -2, 1)
     assert scoring is not None
     x_i = torch.cat([torch.zeros(12).double(), vector(*worker)])  # outputs are the biases
-    assert float(score_loss(scoring, x_i, [vector(*teacher).softmax(0).expand(6, 3)])) == pytest.approx(loss, abs=1e-14)
+    x_r = torch.cat([torch.zeros(12).double(), vector(*teacher)])
+    assert float(scoring.disagreement([x_i], x_r)[0]) == pytest.approx(loss, abs=1e-14)
 
 
 def test_the_least_score_loss_is_the_entropy_of_the_representation_model() -> None:
@@ -181,10 +182,10 @@ def test_the_least_score_loss_is_the_entropy_of_the_representation_model() -> No
     x_r, _ = here.start()
     outputs = here.x[here.rows(-2)] @ x_r[:12].view(3, 4).T + x_r[12:]
     entropy = float(torch.distributions.Categorical(logits=outputs).entropy().mean())
-    w_p = [outputs.softmax(1)]
-    assert float(score_loss(scoring, x_r, w_p)) == pytest.approx(entropy, rel=1e-13)
     other = x_r + 0.1 * torch.randn(15, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    assert float(score_loss(scoring, other, w_p)) > entropy
+    own, others = scoring.disagreement([x_r, other], x_r)
+    assert float(own) == pytest.approx(entropy, rel=1e-13)
+    assert float(others) > entropy
 
 
 # -- the representation model -----------------------------------------------------------------------------------------

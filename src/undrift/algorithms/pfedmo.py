@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-import torch
-from torch import Tensor, zeros_like
+from torch import Tensor, float64, maximum, zeros, zeros_like
 
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
-from undrift.core.errors import InvalidInput
 from undrift.core.local import Local
 from undrift.core.records import Each, Message, Nothing, Scalar, State, Upload, Vector
 from undrift.core.reduce import weighted_sum
 from undrift.core.settings import between
-from undrift.core.training import Training
 from undrift.core.vector import Layout
 
 
@@ -26,7 +23,7 @@ class Server(State):
     worst: Tensor  # u_i: the largest score loss of every worker so far; 0 before its first
     s: Tensor  # s_i: the last score of every worker
     pull: Scalar  # Σ_S q_i s_i
-    lr: Scalar  # the rate of the last aggregation; 0 before the first
+    lr: float  # the rate of the last aggregation; 0 before the first
 
 
 class Down(Message):
@@ -44,6 +41,7 @@ class PFedMo(Algorithm[Server, Nothing, Down, Up]):
     paper: ClassVar[str] = "Fu, Yang, Hu, Bao, Personalized federated learning with contrastive momentum, 2024"
     cost: ClassVar[Cost] = Cost(down="d", up="d", flops="4 * K * d")
     refuses_momentum: ClassVar[str] = "it carries its own momentum gamma from round to round"
+    refuses_buffers: ClassVar[str] = "it scores single models and keeps no statistics of them"
     needs_public: ClassVar[bool] = True
     controls: ClassVar[tuple[str, ...]] = ("fednag",)
 
@@ -56,12 +54,11 @@ class PFedMo(Algorithm[Server, Nothing, Down, Up]):
     repr_reset: Annotated[bool, "restart the representation model from the global one every round"] = False
 
     def server_init(self, x: Tensor, population: Population) -> Server:
-        none = torch.zeros(population.size, dtype=torch.float64)
-        return Server(x, zeros_like(x), x, zeros_like(x), none, none, none[0], none[0])
+        none = zeros(population.size, dtype=float64)
+        return Server(x, zeros_like(x), x, zeros_like(x), none, none, none[0], 0.0)
 
     def broadcast(self, server: Server, cohort: Cohort) -> Down:
-        mixed = [self.mix(server, server.s[client]) for client in cohort.ids.tolist()]
-        return Down(torch.stack([x for x, _ in mixed]), torch.stack([u for _, u in mixed]))
+        return Down(*self.mix(server, server.s[cohort.ids].type_as(server.x).unsqueeze(1)))
 
     def client_update(self, down: Down, me: Nothing, local: Local) -> tuple[Up, Nothing]:
         x, u = local.nesterov(down.x, down.u, self.gamma)  # eqs. 6, 7
@@ -72,15 +69,13 @@ class PFedMo(Algorithm[Server, Nothing, Down, Up]):
         x_r, u_r = self.mix(server, server.pull) if self.repr_reset else (server.x_r, server.u_r)
         x_r, u_r = cohort.public.nesterov(x_r, u_r, self.gamma, int(cohort.steps.max()))
         worst, s = self.scores(server, up.x, x_r, cohort)
-        q = cohort.weights
-        pull, lr = q @ s[torch.from_numpy(cohort.ids)], torch.tensor(cohort.lr, dtype=torch.float64)
-        x, u = weighted_sum(list(up.x), q.tolist()), weighted_sum(list(up.u), q.tolist())
-        return Server(x, u, x_r, u_r, worst, s, pull, lr)
+        x, u = (weighted_sum(list(rows), cohort.weights.tolist()) for rows in (up.x, up.u))
+        return Server(x, u, x_r, u_r, worst, s, cohort.weights @ s[cohort.ids], cohort.lr)
 
     def mix(self, server: Server, s: Tensor) -> tuple[Tensor, Tensor]:
         """(x_i+, u_i+) for a score s. With Δ for "representation minus mean": (11) is y_i+ = ȳ + πs Δy, and (12) is
         x_i+ = x̄ + πs (Δx - Δy). Linear in s, so that the mean score gives the global model of line 14."""
-        lr, step = float(server.lr), float(server.lr) * self.gamma
+        lr, step = server.lr, server.lr * self.gamma
         dx, du = server.x_r - server.x, server.u_r - server.u  # and Δy = Δx + ηγ Δu
         if self.variant == "literal":  # u_i+ = (y_i+ - x_i+)/(ηγ); where γ = 0 it has no effect
             dx, du = -step * du, 2 * du + dx / step if step else du
@@ -92,10 +87,9 @@ class PFedMo(Algorithm[Server, Nothing, Down, Up]):
         """Algorithm 2: the largest losses and the scores of all workers, after this cohort's models were looked at."""
         assert cohort.scoring is not None
         worst, s = server.worst.clone(), server.s.clone()
-        w_p = [cohort.scoring.outputs(x_r, b).double().softmax(1) for b in cohort.scoring.sweep()]  # eq. 9
-        for client, x_i in zip(cohort.ids.tolist(), x, strict=True):
-            loss = score_loss(cohort.scoring, x_i, w_p)
-            worst[client] = torch.maximum(worst[client], loss)
+        losses = cohort.scoring.disagreement(list(x), teacher=x_r)  # l_i of eqs. 8 to 10
+        for client, loss in zip(cohort.ids.tolist(), losses, strict=True):
+            worst[client] = maximum(worst[client], loss)
             s[client] = 1 - loss / worst[client] if worst[client] > 0 else 0.0
         return worst, s
 
@@ -104,15 +98,3 @@ class PFedMo(Algorithm[Server, Nothing, Down, Up]):
 
     def personal(self, server: Server, me: Nothing, client: int, layout: Layout) -> Tensor:
         return self.mix(server, server.s[client])[0]
-
-    def check(self, training: Training, layout: Layout, steps: int) -> None:
-        if layout.buffers:
-            raise InvalidInput("pFedMo scores single models and keeps no batch-norm statistics of them: use group norm")
-
-
-def score_loss(scoring: Local, x_i: Tensor, w_p: list[Tensor]) -> Tensor:
-    """l_i: the mean cross-entropy of a worker's outputs under the representation model's probabilities (eqs. 8, 10)."""
-    total = torch.zeros(1, dtype=torch.float64)
-    for b, w in zip(scoring.sweep(), w_p, strict=True):
-        total -= b.sum((w * scoring.outputs(x_i, b).double().log_softmax(1)).sum(1))
-    return total[0] / int(scoring.n)

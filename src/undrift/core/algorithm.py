@@ -56,6 +56,7 @@ class Algorithm(Settings, Generic[S, C, D, U]):
     cost: ClassVar[Cost] = Cost()
     exchanges: ClassVar[int] = 1  # 2: ``survey`` is asked of the cohort before ``client_update``
     refuses_momentum: ClassVar[str] = ""  # why local momentum cannot be used; empty: it can
+    refuses_buffers: ClassVar[str] = ""  # why a model with batch-norm statistics cannot be used; empty: it can
     needs_features: ClassVar[bool] = False
     needs_public: ClassVar[bool] = False
     shares_buffers: ClassVar[bool] = True  # False: every client keeps its own batch-norm statistics
@@ -143,6 +144,8 @@ class Algorithm(Settings, Generic[S, C, D, U]):
         """All that can be refused before the first round."""
         if training.momentum and self.refuses_momentum:
             raise InvalidInput(f"{self.title} does not take local momentum ({self.refuses_momentum}); set momentum = 0")
+        if layout.buffers and self.refuses_buffers:
+            raise InvalidInput(f"{self.title} takes no batch-norm model ({self.refuses_buffers}); use group norm")
         if self.needs_features and not layout.features:
             raise no_features(self.title)
         self.check(training, layout, steps)

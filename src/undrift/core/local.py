@@ -8,10 +8,10 @@ Nothing here says where the client runs, or what its data are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from torch import Tensor, add, arange
+from torch import Tensor, add, arange, float64, zeros
 
 from undrift.core.training import Training
 from undrift.core.vector import Layout, Part
@@ -181,6 +181,15 @@ class Local(ABC):
             sums = sums + b.sum(member.unsqueeze(2) * z.unsqueeze(1))
             counts = counts + b.sum(member)
         return sums, counts
+
+    def disagreement(self, models: Sequence[Tensor], teacher: Tensor) -> list[Tensor]:
+        """For each model the mean cross-entropy of its outputs under a teacher's probabilities, over all samples."""
+        totals = [zeros((), dtype=float64) for _ in models]
+        for b in self.sweep():
+            p = self.outputs(teacher, b).double().softmax(1)
+            scores = [b.sum((p * self.outputs(w, b).double().log_softmax(1)).sum(1)) for w in models]
+            totals = [total - score for total, score in zip(totals, scores, strict=True)]
+        return [total / self.n for total in totals]
 
     @abstractmethod
     def note(self, name: str, value: Any) -> None:
