@@ -30,12 +30,22 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "undrif
 # name: (requirements, python, adapter)
 PEERS: dict[str, tuple[list[str], str, str]] = {
     "flower": (["flwr[simulation]==1.41.0"], "python3.11", "flower.py"),
-    "pfl": (["pfl[pytorch]==0.6.0"], "python3.11", ""),
-    "blazefl": (["blazefl==2.0.3"], "python3.12", ""),
+    "pfl": (["pfl[pytorch]==0.6.0"], "python3.11", "pfl_.py"),
+    "blazefl": (["blazefl[contrib,reproducibility]==2.0.3"], "python3.12", "blazefl_.py"),
     "fedlab": (["fedlab==1.3.0"], "python3.11", "fedlab_.py"),
     "fluke": (["fluke-fl==0.8.1"], "python3.11", ""),
     "flgo": (["flgo==0.4.4"], "python3.11", ""),
 }
+
+
+def interpreter(python: str) -> str:
+    """An interpreter that answers: on the path, or one of pyenv's (whose shims are on the path but may not answer)."""
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    installed = versions.glob(f"{python.removeprefix('python')}*/bin/{python}")
+    for found in [shutil.which(python), *sorted(map(str, installed), reverse=True)]:
+        if found and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0:
+            return found
+    raise RuntimeError(f"it needs {python}, which is not installed")
 
 
 def environment(name: str) -> Path:
@@ -44,9 +54,7 @@ def environment(name: str) -> Path:
     folder = CACHE / name
     ready = folder / "ready"
     if not ready.exists():
-        found = shutil.which(python)
-        if found is None:
-            raise RuntimeError(f"it needs {python}, which is not installed")
+        found = interpreter(python)
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([found, "-m", "venv", str(folder)], check=True)
         locked = f"torch=={importlib.metadata.version('torch').split('+')[0]}"
