@@ -14,8 +14,10 @@ import functools
 import os
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -514,7 +516,7 @@ class Batched(Runtime):
         # Blocks run side by side, each on one thread: threads inside of operations that are this short would mostly
         # wait for each other. A program is not shared between threads, because it binds parameters to its modules.
         self._cores = len(os.sched_getaffinity(0)) if federation.x.device.type == "cpu" else 1
-        self._pool = ThreadPoolExecutor(self._cores, "undrift block")
+        self._pool = ThreadPoolExecutor(max(1, self._cores - 1), "undrift block")
         self._programs: SimpleQueue[Program] = SimpleQueue()
         for _ in range(self._cores):
             self._programs.put(program := Program(federation))
@@ -546,18 +548,41 @@ class Batched(Runtime):
         order = np.argsort(self.federation.population.samples[task.cohort.ids], kind="stable")
         count = -(-len(order) // self._block_size())
         count = min(-(-count // self._cores) * self._cores, len(order))
-        running = {self._pool.submit(self._run, task, np.sort(part)) for part in np.array_split(order, count)}
-        while running:
-            finished, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in finished:
-                try:
-                    yield future.result()
-                except TooLarge as error:
-                    self._block = len(error.places) // 2
+        waiting = deque(np.sort(part) for part in np.array_split(order, count))
+        found: SimpleQueue[Block | Exception] = SimpleQueue()
+
+        def help_out() -> None:
+            with suppress(IndexError):
+                while True:
+                    found.put(self._attempt(task, waiting.popleft()))
+
+        helpers = [self._pool.submit(help_out) for _ in range(min(self._cores, count) - 1)]
+        try:
+            while count:
+                try:  # this thread computes too: threads that are all woken at once may start on the same core
+                    block = self._attempt(task, waiting.popleft()) if found.empty() else found.get()
+                except IndexError:
+                    block = found.get()
+                count -= 1
+                if isinstance(block, TooLarge):
+                    self._block = len(block.places) // 2
                     if not self._block:
-                        raise MemoryError(f"one client does not fit into memory: {error}") from error
-                    for half in np.array_split(error.places, 2):
-                        running.add(self._pool.submit(self._run, task, half))
+                        raise MemoryError(f"one client does not fit into memory: {block}") from block
+                    waiting.extend(np.array_split(block.places, 2))
+                    count += 2
+                elif isinstance(block, Exception):
+                    raise block
+                else:
+                    yield block
+        finally:
+            waiting.clear()
+            wait(helpers)
+
+    def _attempt(self, task: Task, places: NDArray[np.int64]) -> Block | Exception:
+        try:
+            return self._run(task, places)
+        except Exception as error:
+            return error
 
     def _fall_back(self, name: str, reason: str) -> None:
         self._said.add(name)
