@@ -9,8 +9,6 @@ Clients of like size share a block. Agrees with the serial runtime up to roundin
 from __future__ import annotations
 
 import copy
-import ctypes
-import functools
 import os
 import time
 import warnings
@@ -39,6 +37,7 @@ from undrift.core.records import Record
 from undrift.core.reduce import Block, Reply, finite
 from undrift.core.runtime import Runtime, Task
 from undrift.core.vector import Layout, Part, Replica
+from undrift.runtimes.memory import keep_freed_memory
 from undrift.runtimes.serial import Serial
 from undrift.runtimes.stack import Loss, Stack
 
@@ -508,7 +507,7 @@ class Batched(Runtime):
 
     def __init__(self, federation: Federation, block: int | None = None) -> None:
         """``block``: clients per block, instead of an estimate."""
-        _keep_freed_memory()
+        keep_freed_memory()
         self.federation = federation
         self._serial = Serial(federation)
         self._block = block
@@ -660,16 +659,6 @@ class Batched(Runtime):
             notes={name: value.tolist() for name, value in notes.items()},
             finite=all(finite(value) for value in up.values() if value.is_floating_point()),
         )
-
-
-@functools.cache
-def _keep_freed_memory() -> None:
-    """Have glibc keep what is freed: the vectors of a block are so large that it would give them back at every step,
-    and the system would clear the pages again. Elsewhere nothing happens."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for option, value in ((-8, 1), (-3, 32 << 20), (-1, 256 << 20)):  # one arena; mmap and trim thresholds
-            mallopt(option, value)
 
 
 def _batchable(value: Any) -> Tensor:

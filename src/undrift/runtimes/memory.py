@@ -6,6 +6,8 @@ tensors, and nothing of clients or rounds.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import mmap
 import os
 import tempfile
@@ -100,3 +102,13 @@ def _anonymous(size: int, limit: int | None) -> int:
     os.unlink(path)
     os.posix_fallocate(fd, 0, size)
     return fd
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Have glibc keep what is freed: activations and blocks of vectors are so large that it would give them back at
+    every step, and the system would clear the pages again. Elsewhere nothing happens."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, value in ((-8, 1), (-3, 32 << 20), (-1, 256 << 20)):  # one arena; mmap and trim thresholds
+            mallopt(option, value)

@@ -22,7 +22,7 @@ from undrift.core.client import Kept, Method, take_apart, work
 from undrift.core.federation import Federation
 from undrift.core.records import State
 from undrift.core.vector import Buffers
-from undrift.runtimes.memory import Segment, room, signature_of
+from undrift.runtimes.memory import Segment, keep_freed_memory, room, signature_of
 
 Result = tuple[int, dict[str, Tensor], dict[str, Any]]  # number of the item, tensors, header
 
@@ -34,6 +34,7 @@ def main(conn: Any, number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
     torch.set_num_threads(1)
+    keep_freed_memory()
     with contextlib.suppress(EOFError, ConnectionError):
         Worker(conn, number).serve()
 
