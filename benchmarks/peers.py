@@ -27,15 +27,30 @@ from common import machine, write
 HERE = Path(__file__).parent / "adapters"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "undrift" / "peers"
 
-# name: (requirements, python, adapter)
+# name: (requirements, python, adapter); what follows "--no-deps" is installed without what it requires: torchvision,
+# which several require and none needs here, would bring another torch
 PEERS: dict[str, tuple[list[str], str, str]] = {
     "flower": (["flwr[simulation]==1.41.0"], "python3.11", "flower.py"),
     "pfl": (["pfl[pytorch]==0.6.0"], "python3.11", "pfl_.py"),
     "blazefl": (["blazefl[contrib,reproducibility]==2.0.3"], "python3.12", "blazefl_.py"),
-    "fedlab": (["fedlab==1.3.0"], "python3.11", "fedlab_.py"),
-    "fluke": (["fluke-fl==0.8.1"], "python3.11", ""),
-    "flgo": (["flgo==0.4.4"], "python3.11", ""),
-}
+    "fedlab": (
+        ["numpy", "pandas", "scikit-learn", "pynvml", "tqdm", "munch", "pillow", "--no-deps", "fedlab==1.3.0"],
+        "python3.11", "fedlab_.py",
+    ),
+    "fluke": (
+        ["numpy", "pandas", "scikit-learn", "torchmetrics", "rich", "psutil", "matplotlib", "seaborn", "diskcache",
+         "cerberus", "omegaconf", "pyyaml", "requests", "--no-deps", "fluke-fl==0.8.1"],
+        "python3.11", "fluke_.py",
+    ),
+    "flgo": (
+        ["tqdm", "scipy", "matplotlib", "prettytable", "ujson", "pynvml", "pyyaml", "networkx", "requests", "toolz",
+         "--no-deps", "flgo==0.4.4"],
+        "python3.11", "flgo_.py",
+    ),
+}  # fmt: skip
+
+# what runs in this very environment
+OURS = {"undrift": "ours.py", "bare PyTorch, one core": "bare.py", "bare PyTorch, two processes": "bare2.py"}
 
 
 def interpreter(python: str) -> str:
@@ -58,12 +73,14 @@ def environment(name: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([found, "-m", "venv", str(folder)], check=True)
         locked = f"torch=={importlib.metadata.version('torch').split('+')[0]}"
-        done = subprocess.run(
-            [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", locked, *requirements],
-            capture_output=True, text=True,
-        )  # fmt: skip
-        if done.returncode:
-            raise RuntimeError(f"pip: {done.stderr.strip().splitlines()[-1]}")
+        cut = requirements.index("--no-deps") if "--no-deps" in requirements else len(requirements)
+        for wanted in filter(None, ([locked, *requirements[:cut]], requirements[cut:])):
+            done = subprocess.run(
+                [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *wanted],
+                capture_output=True, text=True,
+            )  # fmt: skip
+            if done.returncode:
+                raise RuntimeError(f"pip: {done.stderr.strip().splitlines()[-1]}")
         ready.touch()
     return folder / "bin" / "python"
 
@@ -137,7 +154,7 @@ if __name__ == "__main__":
     on = machine()
     rows: list[dict[str, Any]] = []
     for job in chosen.jobs.split(","):
-        for name in ["undrift", "bare PyTorch, one core", *chosen.peers.split(",")]:
+        for name in [*OURS, *chosen.peers.split(",")]:
             row: dict[str, Any] = {"job": job, "library": name}
             try:
                 if name in PEERS:
@@ -146,7 +163,7 @@ if __name__ == "__main__":
                     if not adapter:
                         raise RuntimeError("installed, but there is no adapter for it yet")
                 else:
-                    python, adapter = Path(sys.executable), "ours.py" if name == "undrift" else "bare.py"
+                    python, adapter = Path(sys.executable), OURS[name]
                 row |= measure(python, adapter, job, chosen.rounds, chosen.limit)
             except (RuntimeError, OSError, subprocess.SubprocessError) as error:
                 row["note"] = str(error)

@@ -1,8 +1,11 @@
-"""Flower's simulation (Ray): a ClientApp and a ServerApp with its FedAvg."""
+"""Flower's simulation (Ray): a ClientApp and a ServerApp with its FedAvg; an actor per core and no evaluation."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}  # read on import
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -57,5 +60,8 @@ if __name__ == "__main__":
         server_app=server,
         client_app=client,
         num_supernodes=int(CHOSEN["clients"]),
-        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+        backend_config={
+            "init_args": {"log_to_driver": False, "object_store_memory": 2**28},
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        },
     )
