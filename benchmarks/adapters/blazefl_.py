@@ -1,7 +1,8 @@
 """BlazeFL's thread pool: two threads that each train a client, and the server of its FedAvg.
 
-Its process pool (shared memory or files) was tried: it starts new processes each round, and is slower on the logistic
-job, by a quarter at its best. Its threads are meant for a Python without the GIL, on which they may be faster still.
+Its process pool (shared memory or files) was tried on a busy machine: it starts new processes each round, was slower on
+the logistic job (by a fifth at its best) and not clearly different on LeNet. Its threads are meant for a Python without
+the GIL, on which they may be faster still; that was not tried.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ CHOSEN = JOBS[JOB]
 
 
 def start() -> None:
-    """Become two processes that know each other, with one thread each: the fastest for both jobs."""
+    """Become two processes that know each other, with one thread each: each then needs about half of one's CPU time."""
     torch.set_num_threads(1)
     data(JOB)
     with socket.socket() as free:
