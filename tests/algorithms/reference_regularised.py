@@ -371,7 +371,7 @@ def fedtr(
             owners = [table[j] for table in tables if j in table]
             if owners:
                 cen[j] = sum(c * n for c, n in owners) / sum(n for _, n in owners)
-        servers.append({"x": w[:at], "cen": np.array([cen.get(j, np.zeros(z.shape[1])) for j in range(3)])})
+        servers.append({"x": w[:at], "cen": np.array([cen.get(j, np.full(z.shape[1], np.nan)) for j in range(3)])})
     return servers, {i: {"d": d[i][:at], "head": heads[i][at:]} for i in d}
 
 
@@ -413,7 +413,7 @@ def fedproto(p: Problem, lam: float, average: str = "clients") -> Result:
             owners = [table[j] if average == "samples" else (table[j][0], 1) for table in tables if j in table]
             if owners:
                 proto[j] = sum(c * n for c, n in owners) / sum(n for _, n in owners)
-        servers.append({"proto": np.array([proto.get(j, np.zeros(p.hidden)) for j in range(3)])})
+        servers.append({"proto": np.array([proto.get(j, np.full(p.hidden, np.nan)) for j in range(3)])})
     return servers, {i: {"x": v} for i, v in models.items()}
 
 

@@ -122,7 +122,7 @@ def test_at_a_constant_rate_the_momentum_never_dies() -> None:
 
 
 def test_a_model_without_features_is_refused_only_where_they_are_needed() -> None:
-    with pytest.raises(InvalidInput, match="FedMRUR's regulariser needs features"):
+    with pytest.raises(InvalidInput, match="FedMRUR needs features"):
         play(quad1(), "fedmrur", 1)
     play(quad1(), "fedmrur", 1, regulariser=False)
 

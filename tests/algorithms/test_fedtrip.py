@@ -167,7 +167,7 @@ def test_table_v_follows_from_table_iv(column: str) -> None:
     one = profile(module, sample).macs(Spent(forwards=1))
     one += convolution_biases(module, sample) if model == "CNN" else 0  # which the paper counts there alone
     for name, rounds, printed in zip(METHODS, ROUNDS[column], GFLOPS[column], strict=True):
-        claims = create(name).claims(training, layout, n)
+        claims = create(name).claims(training, layout, n, layout.classes)
         operations = claims["flops"] if name in ("fedtrip", "fedprox", "feddyn") else 0  # SlowMo's are the server's
         cost = rounds * ((n + claims["forwards"]) * one + operations)
         assert cost / 1e9 == pytest.approx(printed, rel=5e-4), name

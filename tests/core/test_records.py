@@ -8,7 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from undrift.core.records import Each, Had, Mean, Message, Scalar, State, Upload, Vector, unpack
+from undrift.core.records import (
+    Each,
+    Had,
+    Mean,
+    Message,
+    PerClass,
+    Scalar,
+    State,
+    Sum,
+    Table,
+    Upload,
+    Vector,
+    pack,
+    unpack,
+)
 
 
 class Server(State):
@@ -28,6 +42,12 @@ class Down(Message):
 class Up(Upload):
     dy: Mean[Vector]
     a: Each[Scalar]
+
+
+class Classwise(Upload):
+    sums: Sum[Table]
+    n: Sum[PerClass]
+    x: Mean[Vector]
 
 
 @given(
@@ -70,3 +90,63 @@ def test_the_schema_says_how_fields_travel() -> None:
 def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="not a valid message"):
         unpack(data)
+
+
+# --- rows of classes that a client does not hold ----------------------------------------------------------------------
+
+
+def classwise(counts: list[int], width: int = 4) -> Classwise:
+    n = torch.tensor(counts, dtype=torch.float32)
+    return Classwise(n.unsqueeze(1) * torch.arange(width), n, torch.ones(3))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(0, 3))
+def test_an_upload_has_rows_of_the_clients_own_classes_alone(counts: list[int], width: int) -> None:
+    record = classwise(counts, width)
+    held = sum(count > 0 for count in counts)
+    assert [len(record.sent()[0][name]) for name in ("sums", "n", "x")] == [held, held, 3]
+    data = record.encode()
+    assert record.nbytes() == len(data)
+    back = Classwise.decode(data)
+    for (_, mine), (_, theirs) in zip(record.items(), back.items(), strict=True):
+        assert torch.equal(mine, theirs)
+        assert mine.dtype == theirs.dtype
+
+
+def test_a_class_whose_features_are_zero_is_still_held() -> None:
+    record = Classwise(torch.zeros(3, 2), torch.tensor([0.0, 5.0, 0.0]), torch.ones(1))
+    assert record.sent()[0]["sums"].shape == (1, 2)
+    assert torch.equal(Classwise.decode(record.encode()).n, record.n)
+
+
+def test_every_class_left_out_saves_its_row() -> None:
+    few, many = classwise([1, 0, 0, 0, 0], 64).nbytes(), classwise([1, 1, 1, 1, 1], 64).nbytes()
+    assert many - few == pytest.approx(4 * 4 * (64 + 1), abs=16)  # the header counts the rows, and is padded
+
+
+def test_sizes_of_many_records_at_once() -> None:
+    records = [classwise(counts) for counts in ([1, 0, 2], [1, 1, 1], [0, 0, 0])]
+    stacked = Classwise(
+        *(torch.stack(rows) for rows in zip(*([v for _, v in r.items()] for r in records), strict=True))
+    )
+    assert stacked.sizes(3) == [len(record.encode()) for record in records]
+    plain = Up(torch.ones(3, 5), torch.ones(3))
+    assert plain.sizes(3) == [len(Up(torch.ones(5), torch.ones(())).encode())] * 3
+
+
+def test_states_and_messages_keep_all_rows() -> None:
+    class Held(State):
+        sums: Table
+
+    assert Held(torch.zeros(3, 2)).sent()[0]["sums"].shape == (3, 2)
+
+
+def test_rows_that_do_not_fit_the_header_are_refused() -> None:
+    tensors, _ = classwise([1, 0, 1]).sent()
+    with pytest.raises(ValueError, match="not a valid message: sums has 2 rows"):
+        Classwise.decode(pack(tensors, {"held": "111"}))
+
+
+def test_tables_of_a_wrong_shape_travel_as_they_are_so_that_the_server_can_object() -> None:
+    bad = Classwise(torch.zeros(()), torch.zeros(3), torch.ones(1))
+    assert Classwise.decode(bad.encode()).sums.shape == ()

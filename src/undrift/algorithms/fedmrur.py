@@ -8,12 +8,9 @@ from torch import Tensor, exp, sqrt, zeros_like
 
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
-from undrift.core.errors import no_features
 from undrift.core.local import Batch, Direction, Local
 from undrift.core.records import Mean, Message, Nothing, Scalar, State, Upload, Vector
 from undrift.core.settings import between, nonnegative, positive
-from undrift.core.training import Training
-from undrift.core.vector import Layout
 
 
 class Server(State):
@@ -95,6 +92,5 @@ class FedMRUR(Algorithm[Server, Nothing, Down, Up]):
         delta = D / (cohort.lr * cohort.steps.mean())  # a gradient again, so that line 10 adds like to like
         return Server(server.x - self.server_lr * D, delta)  # line 16
 
-    def check(self, training: Training, layout: Layout, steps: int) -> None:
-        if self.regulariser and self.gamma and not layout.features:
-            raise no_features("FedMRUR's regulariser")
+    def needs_features(self) -> bool:
+        return self.regulariser and self.gamma > 0

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from torch import Tensor, where
+from torch import Tensor
 
 from undrift.core.algorithm import Algorithm, Cost
+from undrift.core.centroids import Classes, distance, unknown
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
-from undrift.core.records import Message, PerClass, State, Sum, Table, Upload, Vector
+from undrift.core.records import Message, State, Table, Vector
 from undrift.core.settings import nonnegative
 from undrift.core.vector import Layout
 
 
 class Server(State):
-    proto: Table
-    seen: PerClass  # 1 for a class that has a prototype, 0 for the others
+    proto: Table  # NaN for a class that nobody has had so far
 
 
 class Client(State):
@@ -25,19 +25,12 @@ class Client(State):
 
 class Down(Message):
     proto: Table
-    seen: PerClass
 
 
-class Up(Upload):
-    proto: Sum[Table]  # m_j times the client's prototype of class j
-    m: Sum[PerClass]  # the weight of the client in class j; 0: it has no sample of it
-
-
-class FedProto(Algorithm[Server, Client, Down, Up]):
+class FedProto(Algorithm[Server, Client, Down, Classes]):
     title: ClassVar[str] = "FedProto"
     paper: ClassVar[str] = "Tan et al., FedProto: federated prototype learning across heterogeneous clients, AAAI 2022"
-    cost: ClassVar[Cost] = Cost(down="C * f + C - d", up="C * f + C - d", kept="d", forwards="n", flops="3 * K * M * f")
-    needs_features: ClassVar[bool] = True
+    cost: ClassVar[Cost] = Cost(down="C * f - d", up="C_i * (f + 1) - d", kept="d", forwards="n", flops="3 * K * M * f")
     shares_buffers: ClassVar[bool] = False
 
     lam: Annotated[float, "weight λ of the distance to the prototypes", nonnegative()] = 1.0
@@ -45,32 +38,31 @@ class FedProto(Algorithm[Server, Client, Down, Up]):
         "clients"
     )
 
+    def needs_features(self) -> bool:
+        return True
+
     def server_init(self, x: Tensor, population: Population) -> Server:
-        layout = population.layout
-        return Server(x.new_zeros(layout.classes, layout.features), x.new_zeros(layout.classes))
+        return Server(unknown(x, population.layout))
 
     def client_init(self, x: Tensor, layout: Layout) -> Client:
         return Client(x)
 
     def broadcast(self, server: Server, cohort: Cohort) -> Down:
-        return Down(server.proto, server.seen)
+        return Down(server.proto)
 
-    def client_update(self, down: Down, me: Client, local: Local) -> tuple[Up, Client]:
+    def client_update(self, down: Down, me: Client, local: Local) -> tuple[Classes, Client]:
         def loss(x: Tensor, b: Batch) -> Tensor:
             z, outputs = local.forward(x, b)
-            gap = (z.flatten(1) - down.proto[b.y]).square().mean(1) * down.seen[b.y]
-            return local.criterion(outputs, b) + self.lam * b.mean(gap)  # eq. 7
+            return local.criterion(outputs, b) + self.lam * distance(z, down.proto, b)  # eq. 7
 
         x = local.descend(local.grad_of(loss), me.x)
         sums, n = local.class_sums(x)  # eq. 3, with the final model
         if self.average == "samples":
-            return Up(sums, n), Client(x)
-        return Up(sums / n.clamp(min=1).unsqueeze(1), (n > 0).type_as(n)), Client(x)
+            return Classes(sums, n), Client(x)
+        return Classes(sums / n.clamp(min=1).unsqueeze(1), (n > 0).type_as(n)), Client(x)
 
-    def server_update(self, server: Server, up: Up, cohort: Cohort) -> Server:
-        here = up.m > 0
-        mean = up.proto / where(here, up.m, 1).unsqueeze(1)  # eq. 6, normalised once: see the page of the method
-        return Server(where(here.unsqueeze(1), mean, server.proto), where(here, 1, server.seen))
+    def server_update(self, server: Server, up: Classes, cohort: Cohort) -> Server:
+        return Server(up.renewed(server.proto))  # eq. 6, normalised once: see the page of the method
 
     def models(self, server: Server) -> dict[str, Tensor]:
         return {}

@@ -8,11 +8,9 @@ from torch import Tensor
 
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
-from undrift.core.errors import no_features
 from undrift.core.local import Local
 from undrift.core.records import Body, Head, Mean, Message, State, Upload
 from undrift.core.settings import at_least
-from undrift.core.training import Training
 from undrift.core.vector import Layout
 
 
@@ -76,6 +74,5 @@ class FedRep(Algorithm[Server, Client, Down, Up]):
     def personal(self, server: Server, me: Client, client: int, layout: Layout) -> Tensor:
         return layout.join(body=server.body, head=me.head)
 
-    def check(self, training: Training, layout: Layout, steps: int) -> None:
-        if self.head_epochs and not layout.features:
-            raise no_features(self.title)
+    def needs_features(self) -> bool:
+        return self.head_epochs > 0

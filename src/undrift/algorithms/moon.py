@@ -23,10 +23,12 @@ class Moon(Averaging[Client]):
     title: ClassVar[str] = "MOON"
     paper: ClassVar[str] = "Li, He, Song, Model-contrastive federated learning, CVPR 2021"
     cost: ClassVar[Cost] = Cost(kept="d", forwards="2 * n * E")
-    needs_features: ClassVar[bool] = True
 
     mu: Annotated[float, "weight μ of the contrastive loss", nonnegative()] = 1.0
     temperature: Annotated[float, "temperature τ of the contrastive loss", positive()] = 0.5
+
+    def needs_features(self) -> bool:
+        return True
 
     def client_init(self, x: Tensor, layout: Layout) -> Client:
         return Client(x, tensor(0.0).double())

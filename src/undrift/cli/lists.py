@@ -56,7 +56,10 @@ def algorithms(
             if s.name != "weights":
                 say(f"    --{s.name.replace('_', '-')} [cyan]{escape(_value(s))}[/]  {escape(s.help)}")
         say(f"    [dim]costs on top of FedAvg: {escape(_cost(cls))}[/]")
-    say("d: parameters, n: samples, K: steps, E: epochs, C: classes, f: features. One in full: undrift algorithms NAME")
+    say(
+        "d: parameters, n: samples, K: steps, E: epochs, M: batch size, C: classes, C_i: classes of the client, "
+        "f: features. One in full: undrift algorithms NAME"
+    )
 
 
 def _cost(cls: type[methods.Method]) -> str:

@@ -27,8 +27,8 @@ class Cost:
     """What a method claims to cost per client and round on top of FedAvg, once every client has taken part.
 
     Formulas over ``d`` parameters (``body`` and ``head`` of them), ``n`` samples, ``E`` epochs, ``K`` steps, batches of
-    ``M``, ``C`` classes, ``f`` features and the method's own settings. Traffic and state in numbers (scalars are not
-    counted), passes in samples.
+    ``M``, ``C`` classes, ``C_i`` of them held by the client, ``f`` features and the method's own settings. Traffic and
+    state in numbers (scalars are not counted), passes in samples.
     """
 
     down: str = "0"
@@ -57,7 +57,6 @@ class Algorithm(Settings, Generic[S, C, D, U]):
     exchanges: ClassVar[int] = 1  # 2: ``survey`` is asked of the cohort before ``client_update``
     refuses_momentum: ClassVar[str] = ""  # why local momentum cannot be used; empty: it can
     refuses_buffers: ClassVar[str] = ""  # why a model with batch-norm statistics cannot be used; empty: it can
-    needs_features: ClassVar[bool] = False
     needs_public: ClassVar[bool] = False
     shares_buffers: ClassVar[bool] = True  # False: every client keeps its own batch-norm statistics
     pools_data: ClassVar[bool] = False  # True: one client holds everybody's data (the centralised reference line)
@@ -111,6 +110,10 @@ class Algorithm(Settings, Generic[S, C, D, U]):
     def check(self, training: Training, layout: Layout, steps: int) -> None:
         """Refuse or warn about a combination with the training settings; ``steps`` is the largest K of any client."""
 
+    def needs_features(self) -> bool:
+        """Does it, with these settings, need a model that has features?"""
+        return False
+
     def finished(self, server: S) -> bool:
         """Has the method itself decided to stop (a budget has run out)?"""
         return False
@@ -133,11 +136,11 @@ class Algorithm(Settings, Generic[S, C, D, U]):
             found["survey"] = get_type_hints(cls.survey)["return"]
         return found
 
-    def claims(self, training: Training, layout: Layout, n: int) -> dict[str, float]:
-        """The claimed cost, as numbers, for a client with ``n`` samples."""
+    def claims(self, training: Training, layout: Layout, n: int, classes: int) -> dict[str, float]:
+        """The claimed cost, as numbers, for a client with ``n`` samples of so many ``classes``."""
         axes = {axis: layout.extent(axis) for axis in ("d", "body", "head", "C", "f")}
         batch = min(training.batch_size or n, n)
-        passes = {"n": n, "E": training.epochs, "K": training.steps_for(n), "M": batch}
+        passes = {"n": n, "E": training.epochs, "K": training.steps_for(n), "M": batch, "C_i": classes}
         return self.cost.evaluate(self.values() | axes | passes)
 
     def fit(self, training: Training, layout: Layout, steps: int) -> None:
@@ -146,7 +149,7 @@ class Algorithm(Settings, Generic[S, C, D, U]):
             raise InvalidInput(f"{self.title} does not take local momentum ({self.refuses_momentum}); set momentum = 0")
         if layout.buffers and self.refuses_buffers:
             raise InvalidInput(f"{self.title} takes no batch-norm model ({self.refuses_buffers}); use group norm")
-        if self.needs_features and not layout.features:
+        if self.needs_features() and not layout.features:
             raise no_features(self.title)
         self.check(training, layout, steps)
 
@@ -189,3 +192,27 @@ class Averaging(Algorithm[Global, C, Broadcast, Trained]):
 
     def server_update(self, server: Global, up: Trained, cohort: Cohort) -> Global:
         return Global(up.x)
+
+
+class Sharing(Settings):
+    """For methods in which a client may keep the last layer of its model to itself.
+
+    The server's ``x`` is then the rest, the body, and the client's ``head`` that layer; otherwise ``head`` is empty.
+    """
+
+    share: Annotated[Literal["all", "extractor"], "what is shared: the model, or all but its last layer"] = "all"
+
+    def shared(self, x: Tensor, layout: Layout) -> Tensor:
+        return x if self.share == "all" else layout.split(x, "body")
+
+    def private(self, x: Tensor, layout: Layout) -> Tensor:
+        return x[:0] if self.share == "all" else layout.split(x, "head")
+
+    def whole(self, shared: Tensor, private: Tensor, layout: Layout) -> Tensor:
+        return shared if self.share == "all" else layout.join(body=shared, head=private)
+
+    def models(self, server: Any) -> dict[str, Tensor]:
+        return {"global": server.x} if self.share == "all" else {}
+
+    def personal(self, server: Any, me: Any, client: int, layout: Layout) -> Tensor | None:
+        return None if self.share == "all" else self.whole(server.x, me.head, layout)

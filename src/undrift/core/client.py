@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -140,12 +141,13 @@ class Request:
 
 def take_apart(reply: Reply) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """A client's answer as tensors (the upload, what it will keep) and a small header (the counters)."""
+    up, up_header = reply.up.sent()
     header = {
         "client": reply.client, "round": reply.round, "samples": reply.samples, "steps": reply.steps,
-        "spent": asdict(reply.spent), "notes": reply.notes,
+        "spent": asdict(reply.spent), "notes": reply.notes, "up": up_header,
     }  # fmt: skip
-    parts = {"up": reply.up, "state": reply.state, "buffers": reply.buffers}
-    tensors = {
+    parts = {"state": reply.state, "buffers": reply.buffers}
+    tensors = {f"up.{name}": value for name, value in up.items()} | {
         f"{prefix}.{field.name}": value
         for prefix, record in parts.items()
         if record is not None
@@ -160,13 +162,14 @@ def put_together(
     """The inverse of ``take_apart``."""
     kinds = method.records()
 
-    def part(prefix: str, kind: Any) -> Any:
-        return kind(**{field.name: tensors[f"{prefix}.{field.name}"] for field in kind.schema()})
+    def part(prefix: str, kind: Any, left_out: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        sent = {field.name: tensors[f"{prefix}.{field.name}"] for field in kind.schema()}
+        return kind(**kind.received(sent, left_out))
 
     return Reply(
         client=header["client"],
         round=header["round"],
-        up=part("up", kinds["survey" if survey else "up"]),
+        up=part("up", kinds["survey" if survey else "up"], header["up"]),
         state=None if survey else part("state", kinds["client"]),
         samples=header["samples"],
         steps=header["steps"],

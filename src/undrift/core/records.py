@@ -41,8 +41,8 @@ Vector = Annotated[Tensor, Shape(("d",))]  # a point or a direction in parameter
 Head = Annotated[Tensor, Shape(("head",))]  # the part of it that belongs to the last linear layer
 Body = Annotated[Tensor, Shape(("body",))]  # all the rest
 Scalar = Annotated[Tensor, Shape(())]
-PerClass = Annotated[Tensor, Shape(("C",))]  # one number per class
-Table = Annotated[Tensor, Shape(("C", "f"))]  # one feature vector per class
+PerClass = Annotated[Tensor, Shape(("C",))]  # one number per class; on the way up classes with 0 in all are left out
+Table = Annotated[Tensor, Shape(("C", "f"))]  # one feature vector per class; the same
 
 Mean = Annotated[T, Travel("mean")]  # up: the weighted mean over the cohort
 Sum = Annotated[T, Travel("sum")]  # up: the plain sum over the cohort
@@ -91,15 +91,47 @@ class Record:
         """What client ``i`` of the cohort gets: its row of every ``Each`` field."""
         return self.map(lambda field, value: value[i] if field.travel == "each" else value)
 
-    def encode(self, header: Mapping[str, Any] | None = None) -> bytes:
-        """The record as safetensors bytes, with a small JSON header for what is not a number."""
-        sent = {field.name: _tensor(value) for field, value in self.items() if field.travel != "had"}
-        return pack(sent, header)
+    def sent(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors that travel, and a header that says what was left out of them.
+
+        In an upload, the rows of classes in which all fields with a row per class are 0: those of other clients.
+        """
+        tensors = {field.name: _tensor(value) for field, value in self.items() if field.travel != "had"}
+        tables = {name: tensors[name] for name in self.by_class()}
+        lengths = {tuple(table.shape[:1]) for table in tables.values()}
+        if len(lengths) != 1 or () in lengths:
+            return tensors, {}  # there are none; or they do not fit together, which the server will object to
+        held = torch.stack([table.unsqueeze(1).flatten(1).ne(0).any(1) for table in tables.values()]).any(0)
+        mask = "".join("1" if mine else "0" for mine in held.tolist())
+        return tensors | {name: table[held] for name, table in tables.items()}, {"held": mask}
+
+    @classmethod
+    def received(cls, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> dict[str, Tensor]:
+        """What was sent, with the rows that were left out."""
+        found = dict(tensors)
+        if "held" in header:
+            held = torch.tensor([bit == "1" for bit in header["held"]])
+            for name in cls.by_class():
+                rows = found[name]
+                if len(rows) != int(held.sum()):
+                    raise ValueError(f"not a valid message: {name} has {len(rows)} rows, and the header says otherwise")
+                found[name] = rows.new_zeros(len(held), *rows.shape[1:])
+                found[name][held.to(rows.device)] = rows
+        return found
+
+    @classmethod
+    def by_class(cls) -> tuple[str, ...]:
+        """The fields with a row per class that a client sends only for its own classes."""
+        return ()
+
+    def encode(self) -> bytes:
+        """The record as safetensors bytes."""
+        return pack(*self.sent())
 
     @classmethod
     def decode(cls, data: bytes, had: Record | None = None) -> Self:
         """The record in these bytes. Fields marked ``Had`` are taken from the message that came first."""
-        return cls.of(unpack(data)[0], had)
+        return cls.of(cls.received(*unpack(data)), had)
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], had: Record | None = None) -> Self:
@@ -116,8 +148,15 @@ class Record:
 
     def nbytes(self) -> int:
         """The length of ``encode()``, without encoding."""
-        sent = ((f.name, _tensor(v)) for f, v in self.items() if f.travel != "had")
-        return _packed_size(tuple((name, str(t.dtype), tuple(t.shape)) for name, t in sent))
+        tensors, header = self.sent()
+        parts = tuple((name, str(t.dtype), tuple(t.shape)) for name, t in tensors.items())
+        return _packed_size(parts, len(header.get("held", "")))
+
+    def sizes(self, count: int) -> list[int]:
+        """``nbytes`` of each of this many records, whose fields are stacked here along a first axis."""
+        if not self.by_class():
+            return [self.map(lambda field, value: value[0]).nbytes()] * count
+        return [type(self)(*row).nbytes() for row in zip(*(value.unbind() for _, value in self.items()), strict=True)]
 
 
 class State(Record):
@@ -130,6 +169,10 @@ class Message(Record):
 
 class Upload(Record):
     """What a client sends to the server; every field says how it is reduced."""
+
+    @classmethod
+    def by_class(cls) -> tuple[str, ...]:
+        return tuple(field.name for field in cls.schema() if field.axes and field.axes[0] == "C")
 
 
 class Nothing(State):
@@ -180,5 +223,6 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _packed_size(parts: tuple[tuple[str, str, tuple[int, ...]], ...]) -> int:
-    return len(pack({name: torch.empty(shape, dtype=getattr(torch, dtype[6:])) for name, dtype, shape in parts}))
+def _packed_size(parts: tuple[tuple[str, str, tuple[int, ...]], ...], classes: int) -> int:
+    tensors = {name: torch.empty(shape, dtype=getattr(torch, dtype[6:])) for name, dtype, shape in parts}
+    return len(pack(tensors, {"held": "0" * classes} if classes else None))

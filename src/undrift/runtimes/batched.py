@@ -641,11 +641,11 @@ class Batched(Runtime):
         seconds = (time.perf_counter() - began) / len(places)
         kinds = method.records()
         stacked = kinds["survey" if task.survey else "up"](**up)
-        size = stacked.map(lambda field, value: value[0]).nbytes()
+        sizes = stacked.sizes(len(places))
         spent = [
             Spent(gradients, forwards, heads, seconds, size)
-            for gradients, forwards, heads in zip(
-                *(local.counts[k].tolist() for k in ("gradients", "forwards", "head")), strict=True
+            for gradients, forwards, heads, size in zip(
+                *(local.counts[k].tolist() for k in ("gradients", "forwards", "head")), sizes, strict=True
             )
         ]
         return Block(
