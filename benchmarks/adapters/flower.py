@@ -46,7 +46,12 @@ class Timed(FedAvg):
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    strategy = Timed(fraction_train=CHOSEN["participate"] / CHOSEN["clients"], fraction_evaluate=0.0)
+    strategy = Timed(
+        fraction_train=CHOSEN["participate"] / CHOSEN["clients"],
+        fraction_evaluate=0.0,
+        min_train_nodes=int(CHOSEN["participate"]),  # the first round may begin while nodes are still registering
+        min_available_nodes=int(CHOSEN["clients"]),
+    )
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(model(JOB).state_dict()),
