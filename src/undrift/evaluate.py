@@ -10,6 +10,7 @@ The clients' test parts divide the test set: of each class a client gets the sha
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -127,9 +128,9 @@ class Evaluator:
 
 def score(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int]) -> dict[str, Tensor]:
     """The model ``w`` on some of the samples; runs wherever the runtime says."""
-    replica = _replicas.get(federation)
+    replica = _mine.replicas.get(federation)
     if replica is None:
-        replica = _replicas[federation] = Replica(federation.module, federation.layout)
+        replica = _mine.replicas[federation] = Replica(federation.module, federation.layout)
         replica.module.eval()
     replica.flat.copy_(tensors["w"])
     if replica.has_buffers:
@@ -141,7 +142,12 @@ def score(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int
     return {"right": (_guess(outputs) == y).double(), "losses": losses}
 
 
-_replicas: WeakKeyDictionary[Federation, Replica] = WeakKeyDictionary()
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.replicas: WeakKeyDictionary[Federation, Replica] = WeakKeyDictionary()
+
+
+_mine = _OfThread()
 
 
 def _guess(outputs: Tensor) -> Tensor:

@@ -37,9 +37,9 @@ class Plan(Settings):
         Literal["shared", "held-out", "client"],
         "the public samples, for methods without server data: ordinary training data, unused, or one more client",
     ] = "shared"
-    runtime: Annotated[Literal["auto", "serial", "processes", "batched"], "where clients run"] = "auto"
+    runtime: Annotated[Literal["auto", "serial", "threads", "processes", "batched"], "where clients run"] = "auto"
     device: Annotated[str, "where tensors live: cpu, cuda, cuda:1, mps"] = "cpu"
-    workers: Annotated[int | None, "worker processes; left out: one per core", at_least(1)] = None
+    workers: Annotated[int | None, "threads or worker processes; left out: one per core", at_least(1)] = None
 
 
 SECTIONS = ("algorithm", "data", "partition", "skew", "model", "train")

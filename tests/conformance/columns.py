@@ -17,6 +17,7 @@ from undrift.core.reduce import Reply
 from undrift.core.runtime import Runtime, Task
 from undrift.runtimes.batched import Batched
 from undrift.runtimes.processes import Processes
+from undrift.runtimes.threads import Threads
 
 
 class Helper:
@@ -92,6 +93,7 @@ class Column:
 
 COLUMNS = [
     Column("elsewhere", Elsewhere),
+    Column("threads(3)", lambda federation: Threads(federation, 3)),
     Column("processes(1)", lambda federation: Processes(federation, 1)),
     Column("processes(2)", lambda federation: Processes(federation, 2)),
     Column("batched", Batched, tolerance=1e-5, leaves_out=("fedadm",)),

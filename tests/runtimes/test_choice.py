@@ -14,20 +14,26 @@ from undrift.core.errors import InvalidInput
 from undrift.runtimes import create
 from undrift.runtimes.auto import choose, decide
 
+ONE_CORE = dict.fromkeys(("threads", "processes"), "there is one core")
+
 
 @pytest.mark.parametrize(
     ("figures", "name", "because"),
     [
         ({"serial": 3e-4, "batched": 3e-5}, "batched", "batched 0.03 ms"),
-        ({"serial": 3e-4, "batched": 2e-4, "clients": 10}, "serial", "processes would save"),
-        ({"serial": 8e-3, "batched": 9e-3}, "processes", "processes 4."),
+        ({"serial": 2e-4, "batched": 1.5e-4, "clients": 10}, "serial", "processes would save"),
+        ({"serial": 8e-3, "batched": 9e-3, "clients": 100}, "threads", "processes would save 1.4 s"),
+        ({"serial": 8e-3, "batched": 9e-3}, "processes", "threads 4.15 ms, processes 4.03 ms"),
         ({"serial": 8e-3, "batched": None}, "processes", "serial 8 ms"),
-        ({"serial": 8e-3, "batched": None, "obstacle": "there is one core"}, "serial", "there is one core"),
+        ({"serial": 8e-3, "batched": None, "cores": 64}, "processes", "threads 9.57 ms"),  # they wait for each other
+        ({"serial": 8e-3, "batched": None, "obstacles": ONE_CORE}, "serial", "there is one core"),
+        ({"serial": 8e-3, "batched": None, "obstacles": {"threads": "dropout"}}, "processes", "dropout"),
+        ({"serial": 8e-3, "batched": None, "obstacles": {"processes": "a lambda"}}, "threads", "a lambda"),
         ({"serial": 8e-3, "batched": 3e-3}, "processes", "batched 3 ms"),  # faster, but not enough to give up the bits
     ],
 )
 def test_the_rule(figures: dict[str, Any], name: str, because: str) -> None:
-    choice = decide(**{"steps": 12.0, "clients": 1000, "cores": 2} | figures)
+    choice = decide(**{"steps": 12.0, "clients": 1000, "cores": 2, "obstacles": {}} | figures)
     assert choice.name == name
     assert because in choice.why
 
@@ -56,7 +62,7 @@ def test_what_cannot_be_pickled_does_not_go_to_processes() -> None:
     assert "cannot be sent" in choice.why
 
 
-@pytest.mark.parametrize("name", ["serial", "processes", "batched"])
+@pytest.mark.parametrize("name", ["serial", "threads", "processes", "batched"])
 def test_a_runtime_by_name(name: str) -> None:
     with create(name, federation(), 1) as runtime:
         assert runtime.name == name
@@ -65,7 +71,7 @@ def test_a_runtime_by_name(name: str) -> None:
 
 def test_auto_says_what_it_chose_and_why() -> None:
     with create("auto", federation()) as runtime:
-        assert runtime.name in ("serial", "processes", "batched")
+        assert runtime.name in ("serial", "threads", "processes", "batched")
         assert "client's step" in runtime.why
 
 
@@ -74,7 +80,7 @@ def test_an_unknown_runtime_is_refused_with_a_hint() -> None:
         create("process", federation())
 
 
-@pytest.mark.parametrize("name", ["auto", "serial", "processes", "batched"])
+@pytest.mark.parametrize("name", ["auto", "serial", "threads", "processes", "batched"])
 def test_no_workers_are_refused_by_every_runtime(name: str) -> None:
     with pytest.raises(InvalidInput, match="workers = 0: at least 1"):
         create(name, federation(), 0)

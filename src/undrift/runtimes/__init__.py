@@ -6,11 +6,11 @@ from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import Federation
 from undrift.core.runtime import Runtime
 
-RUNTIMES = ("auto", "serial", "processes", "batched")
+RUNTIMES = ("auto", "serial", "threads", "processes", "batched")
 
 
 def create(name: str, federation: Federation, workers: int | None = None) -> Runtime:
-    """A runtime by name; ``workers`` is the number of worker processes, where there are any.
+    """A runtime by name; ``workers`` is the number of threads or worker processes, where there are any.
 
     For ``auto`` it is the runtime that was chosen: its ``name`` is what a run records, its ``why`` what a user is told.
     """
@@ -25,7 +25,11 @@ def create(name: str, federation: Federation, workers: int | None = None) -> Run
         choice = choose(federation, workers)
         name, why = choice.name, choice.why
     runtime: Runtime
-    if name == "processes":
+    if name == "threads":
+        from undrift.runtimes.threads import Threads
+
+        runtime = Threads(federation, workers)
+    elif name == "processes":
         from undrift.runtimes.processes import Processes
 
         runtime = Processes(federation, workers)
@@ -44,7 +48,7 @@ def create(name: str, federation: Federation, workers: int | None = None) -> Run
 def check_workers(workers: int | None) -> None:
     if workers is not None and workers < 1:
         raise InvalidInput(
-            f"workers = {workers}: at least 1 worker process is needed; the serial runtime works in this process"
+            f"workers = {workers}: at least 1 worker is needed; the serial runtime works in this process"
         )
 
 

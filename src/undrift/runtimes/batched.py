@@ -12,10 +12,7 @@ import copy
 import os
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -37,6 +34,7 @@ from undrift.core.records import Record
 from undrift.core.reduce import Block, Reply, finite
 from undrift.core.runtime import Runtime, Task
 from undrift.core.vector import Layout, Part, Replica
+from undrift.runtimes.crew import Crew
 from undrift.runtimes.memory import keep_freed_memory
 from undrift.runtimes.serial import Serial
 from undrift.runtimes.stack import Loss, Stack
@@ -50,14 +48,6 @@ MEMORY = 0.5  # share of the free memory that a block may take
 
 class Unbatchable(Exception):
     """This cannot run in one tensor program; the sentence says why."""
-
-
-class TooLarge(Exception):
-    """A block did not fit into memory."""
-
-    def __init__(self, places: NDArray[np.int64], message: str) -> None:
-        super().__init__(message)
-        self.places = places
 
 
 class Model:
@@ -515,14 +505,14 @@ class Batched(Runtime):
         # Blocks run side by side, each on one thread: threads inside of operations that are this short would mostly
         # wait for each other. A program is not shared between threads, because it binds parameters to its modules.
         self._cores = len(os.sched_getaffinity(0)) if federation.x.device.type == "cpu" else 1
-        self._pool = ThreadPoolExecutor(max(1, self._cores - 1), "undrift block")
+        self._crew = Crew(self._cores)
         self._programs: SimpleQueue[Program] = SimpleQueue()
         for _ in range(self._cores):
             self._programs.put(program := Program(federation))
         self._reason = program.reason
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._crew.close()
 
     def replies(self, task: Task) -> Iterator[Reply | Block]:
         name = task.method.name()
@@ -547,41 +537,9 @@ class Batched(Runtime):
         order = np.argsort(self.federation.population.samples[task.cohort.ids], kind="stable")
         count = -(-len(order) // self._block_size())
         count = min(-(-count // self._cores) * self._cores, len(order))
-        waiting = deque(np.sort(part) for part in np.array_split(order, count))
-        found: SimpleQueue[Block | Exception] = SimpleQueue()
-
-        def help_out() -> None:
-            with suppress(IndexError):
-                while True:
-                    found.put(self._attempt(task, waiting.popleft()))
-
-        helpers = [self._pool.submit(help_out) for _ in range(min(self._cores, count) - 1)]
-        try:
-            while count:
-                try:  # this thread computes too: threads that are all woken at once may start on the same core
-                    block = self._attempt(task, waiting.popleft()) if found.empty() else found.get()
-                except IndexError:
-                    block = found.get()
-                count -= 1
-                if isinstance(block, TooLarge):
-                    self._block = len(block.places) // 2
-                    if not self._block:
-                        raise MemoryError(f"one client does not fit into memory: {block}") from block
-                    waiting.extend(np.array_split(block.places, 2))
-                    count += 2
-                elif isinstance(block, Exception):
-                    raise block
-                else:
-                    yield block
-        finally:
-            waiting.clear()
-            wait(helpers)
-
-    def _attempt(self, task: Task, places: NDArray[np.int64]) -> Block | Exception:
-        try:
-            return self._run(task, places)
-        except Exception as error:
-            return error
+        parts = [np.sort(part) for part in np.array_split(order, count)]
+        for blocks in self._crew.each(partial(self._run, task), parts):
+            yield from blocks
 
     def _fall_back(self, name: str, reason: str) -> None:
         self._said.add(name)
@@ -600,16 +558,20 @@ class Batched(Runtime):
             self._block = max(1, min(max(16, BLOCK // d), int(MEMORY * free) // (needed * self._cores)))
         return self._block
 
-    def _run(self, task: Task, places: NDArray[np.int64]) -> Block:
+    def _run(self, task: Task, places: NDArray[np.int64]) -> list[Block]:
         program = self._programs.get()
         try:
-            return self._compute(program, task, places)
+            return [self._compute(program, task, places)]
         except (RuntimeError, MemoryError) as error:
-            if _out_of_memory(error):
-                raise TooLarge(places, str(error)) from error
-            raise
+            if not _out_of_memory(error):
+                raise
+            reason = str(error)
         finally:
             self._programs.put(program)
+        self._block = len(places) // 2
+        if not self._block:
+            raise MemoryError(f"one client does not fit into memory: {reason}")
+        return [block for half in np.array_split(places, 2) for block in self._run(task, half)]
 
     def _compute(self, shared: Program, task: Task, places: NDArray[np.int64]) -> Block:
         """One block, in one thread."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from undrift.core.client import one_thread, work
+from undrift.core.eager import Trainer
 from undrift.core.federation import Federation
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Runtime, Task
@@ -19,16 +20,22 @@ class Serial(Runtime):
 
     def replies(self, task: Task) -> Iterator[Reply]:
         with one_thread():
-            for place, client in enumerate(task.cohort.ids.tolist()):
-                kept = task.kept[client]
-                buffers = task.buffers if task.method.shares_buffers else kept.buffers
-                local = self.trainer.local(client, task.cohort.round, self.federation.rows(client), buffers)
-                try:
-                    yield work(task.method, task.down.row(place), kept, local, task.survey)
-                except Exception as error:
-                    error.add_note(
-                        f"client {task.cohort.population.name(client)}, round {task.cohort.round}, "
-                        f"step {local.drawn} of {local.steps}, {local.n} samples "
-                        f"of shape {tuple(self.federation.x.shape[1:])}"
-                    )
-                    raise
+            for place in range(task.cohort.size):
+                yield reply(self.federation, self.trainer, task, place)
+
+
+def reply(federation: Federation, trainer: Trainer, task: Task, place: int) -> Reply:
+    """What the client at this place of the cohort answers; an error says whose it was."""
+    cohort = task.cohort
+    client = int(cohort.ids[place])
+    kept = task.kept[client]
+    buffers = task.buffers if task.method.shares_buffers else kept.buffers
+    local = trainer.local(client, cohort.round, federation.rows(client), buffers)
+    try:
+        return work(task.method, task.down.row(place), kept, local, task.survey)
+    except Exception as error:
+        error.add_note(
+            f"client {cohort.population.name(client)}, round {cohort.round}, "
+            f"step {local.drawn} of {local.steps}, {local.n} samples of shape {tuple(federation.x.shape[1:])}"
+        )
+        raise
