@@ -1,8 +1,4 @@
-"""FedLab in its faster mode for the job: a server and two processes with half of the clients each, or all in one.
-
-The convolutions pay for the processes, more than for two intra-op threads in one; for the logistic regression the
-uploads of a hundred clients a round cost what the second core saves.
-"""
+"""FedLab: a server and two processes with half of the clients each, or all in one, with one or two intra-op threads."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from jobs import JOBS, Clock, arguments, data, model
+from jobs import JOBS, Clock, arguments, data, mode, model
 from torch import Tensor
 
 for absent in ("torchvision", "torchvision.transforms"):  # FedLab's own data sets import it; none of them is used here
@@ -95,10 +91,10 @@ def across_processes(handler: Timed, clients: Clients) -> None:
 
 if __name__ == "__main__":
     logging.disable(logging.INFO)
-    torch.set_num_threads(1)
+    torch.set_num_threads(2 if mode() == "1 process, 2 threads" else 1)
     clients = Clients()
     handler = Timed(model(JOB), ROUNDS, CHOSEN["participate"] / CHOSEN["clients"])
-    if JOB == "lenet":
+    if mode() == "2 processes":
         across_processes(handler, clients)
     else:
         Pipeline(handler, prepared(clients, int(CHOSEN["clients"]))).main()

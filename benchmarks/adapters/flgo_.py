@@ -1,4 +1,4 @@
-"""FLGo's FedAvg, in its faster mode for the job: two threads for the convolutions, one for the logistic regression.
+"""FLGo's FedAvg: one client after the other, with one or two intra-op threads, or two clients in threads of their own.
 
 Its processes are slower, as the server with all clients goes to them with every task; its Ray modes want a GPU. FLGo
 takes modules: this one is the benchmark with its core, the algorithm and the model at once.
@@ -19,11 +19,12 @@ from flgo.benchmark.toolkits.cv.classification import FromDatasetGenerator, From
 from flgo.benchmark.toolkits.partition import BasicPartitioner
 from flgo.experiment.logger import BasicLogger
 from flgo.utils.fmodule import FModule
-from jobs import JOBS, Clock, arguments, data, model
+from jobs import JOBS, Clock, arguments, data, mode, model
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
 JOB, ROUNDS = arguments()
+MODE = mode()
 del sys.argv[1:]  # FLGo reads them too
 CHOSEN = JOBS[JOB]
 TRAIN = TensorDataset(*data(JOB))
@@ -110,8 +111,8 @@ if __name__ == "__main__":
             "eval_interval": -1,
             "log_level": "ERROR",
             "no_tqdm": True,
-            "torch_num_threads": 1,
-            "num_parallels": 2 if JOB == "lenet" else 1,
+            "torch_num_threads": 2 if MODE == "2 threads" else 1,
+            "num_parallels": 2 if MODE == "2 clients at once" else 1,
             "parallel_type": "t",
         }
         flgo.init(task, here, option, model=here, Logger=BasicLogger).run()

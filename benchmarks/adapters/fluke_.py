@@ -1,7 +1,4 @@
-"""fluke's FedAvg, one client after the other: its parallel mode wants several GPUs.
-
-Two intra-op threads pay for the convolutions; the logistic regression gets one, as for FedLab, where two were slower.
-"""
+"""fluke's FedAvg, one client after the other, with one or two intra-op threads: its parallel mode wants GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from fluke import DDict, FlukeENV
 from fluke.algorithms.fedavg import FedAVG
 from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader
 from fluke.utils import ClientObserver, FederationObserver
-from jobs import JOBS, Clock, arguments, data, model
+from jobs import JOBS, Clock, arguments, data, mode, model
 
 
 class Timed(ClientObserver, FederationObserver):
@@ -31,7 +28,7 @@ class Timed(ClientObserver, FederationObserver):
 
 if __name__ == "__main__":
     job, rounds = arguments()
-    torch.set_num_threads(2 if job == "lenet" else 1)
+    torch.set_num_threads(2 if mode() == "2 threads" else 1)
     chosen = JOBS[job]
     clients, batch = int(chosen["clients"]), int(chosen["batch"])
     FlukeENV().set_seed(0)

@@ -64,4 +64,10 @@ class Clock:
 
 
 def arguments() -> tuple[str, int]:
+    """The job and the number of rounds."""
     return sys.argv[1], int(sys.argv[2])
+
+
+def mode() -> str:
+    """Which of its ways to run a library should take, where it has several."""
+    return sys.argv[3] if len(sys.argv) > 3 else ""

@@ -1,10 +1,10 @@
-"""undrift, with the runtime that suits the job."""
+"""undrift, with the runtime that it picks itself, or another."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch.nn.functional as F
-from jobs import JOBS, Clock, arguments, data, model
+from jobs import JOBS, Clock, arguments, data, mode, model
 
 from undrift.algorithms import create
 from undrift.core.federation import Federation
@@ -27,7 +27,7 @@ if __name__ == "__main__":
         training=Training(lr=chosen["lr"], momentum=chosen["momentum"], batch_size=int(chosen["batch"]), epochs=1),
     )
     clock = Clock()
-    with create_runtime("processes" if job == "lenet" else "batched", federation) as runtime:
+    with create_runtime(mode(), federation) as runtime:
         loop = Loop(federation, create("fedavg"), runtime, int(chosen["participate"]), Memory())
         snapshot = loop.start()
         for _ in range(rounds):

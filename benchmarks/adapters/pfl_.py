@@ -1,4 +1,4 @@
-"""pfl's simulated backend: its FederatedAveraging over two processes (gloo), each training half of a cohort.
+"""pfl's simulated backend: its FederatedAveraging in one process, or over two (gloo), each training half of a cohort.
 
 pfl splits a cohort over the processes that ``PFL_WORKER_ADDRESSES`` names and sums what they learned. The second one
 is forked before pfl is imported, so that torch is loaded and the data are made once; a launcher would do both twice.
@@ -12,7 +12,7 @@ import socket
 
 import torch
 import torch.nn.functional as F
-from jobs import JOBS, Clock, arguments, data, model
+from jobs import JOBS, Clock, arguments, data, mode, model
 from torch import Tensor, nn
 
 JOB, ROUNDS = arguments()
@@ -23,6 +23,9 @@ def start() -> None:
     """Become two processes that know each other, with one thread each: each then needs about half of one's CPU time."""
     torch.set_num_threads(1)
     data(JOB)
+    if mode() == "1 process":
+        os.environ["PFL_WORKER_RANK"] = "0"
+        return
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
