@@ -252,37 +252,34 @@ def mimelite(p: Problem, beta: float) -> Result:
     return mime(p, beta, lite=True)
 
 
-def moon(p: Problem, mu: float, temperature: float) -> Result:
-    h: dict[int, Array] = {}
+def moon(p: Problem, mu: float, temperature: float, history: int = 1) -> Result:
+    h: dict[int, list[Array]] = {}
 
     def unit(v: Array) -> Array:
         return v / np.linalg.norm(v)
 
-    def direction(w: Array, old: Array | None) -> Callable[[Array, Rows], Array]:
+    def direction(w: Array, past: list[Array]) -> Callable[[Array, Rows], Array]:
         def v(x: Array, b: Rows) -> Array:
-            d_out = p.d_loss(x, b)
-            if old is None:
-                return p.backward(x, p.X[b], d_out)
-            z, zg, zp = (p.forward(u, p.X[b])[0] for u in (x, w, old))
+            z, zg, *zp = (p.forward(u, p.X[b])[0] for u in (x, w, *past))
             d_z = np.zeros_like(z)
             for k in range(len(b)):
-                a, g, q = unit(z[k]), unit(zg[k]), unit(zp[k])
-                s_g, s_p = a @ g, a @ q
-                P = 1 / (1 + np.exp((s_p - s_g) / temperature))
-                slope = (1 - P) / temperature
-                d_cos = -slope * (g - s_g * a) + slope * (q - s_p * a)
-                d_z[k] = mu * d_cos / np.linalg.norm(z[k]) / len(b)
-            return p.backward(x, p.X[b], d_out, d_z)
+                a, others = unit(z[k]), [unit(zg[k]), *(unit(old[k]) for old in zp)]
+                share = softmax(np.array([[a @ u for u in others]]) / temperature)[0]
+                for j, u in enumerate(others):
+                    slope = (share[j] - (j == 0)) / temperature
+                    d_z[k] += mu * slope * (u - (a @ u) * a) / np.linalg.norm(z[k]) / len(b)
+            return p.backward(x, p.X[b], p.d_loss(x, b), d_z)
 
         return v
 
     w, servers = p.w0, []
     for t, S in enumerate(p.cohorts, 1):
-        models = [p.sgd(w, p.batches(i, t, None), direction(w, h.get(i))) for i in S]
-        h.update(zip(S, models, strict=True))
+        models = [p.sgd(w, p.batches(i, t, None), direction(w, h.get(i, []))) for i in S]
+        for i, model in zip(S, models, strict=True):
+            h[i] = [model, *h.get(i, [])][:history]
         w = mean(p, S, models)
         servers.append({"x": w})
-    return servers, {i: {"h": v} for i, v in h.items()}
+    return servers, {i: {"h": np.array(v + [p.w0] * (history - len(v)))} for i, v in h.items()}
 
 
 def fedntd(p: Problem, beta: float, temperature: float) -> Result:

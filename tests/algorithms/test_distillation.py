@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,18 +41,22 @@ def test_moon_is_absent_from_the_first_participation_alone() -> None:
     assert set(equal.values()) == {True, False}
 
 
+ONE = torch.ones(())
+
 # --- MOON -------------------------------------------------------------------------------------------------------------
 
 
 def test_moon_worked_number() -> None:
     moon: Any = create("moon", temperature=0.5)
-    assert moon.contrastive(rows(1, 0), rows(1, 0), rows(0, 1)).item() == pytest.approx(0.1269280110429726, abs=1e-15)
+    assert moon.contrastive(rows(1, 0), rows(1, 0), [rows(0, 1)], ONE).item() == pytest.approx(
+        0.1269280110429726, abs=1e-15
+    )
 
 
 def test_moon_with_equal_models_has_loss_log_2_and_no_gradient() -> None:
     moon: Any = create("moon")
     z = rows(0.3, -2, 1).requires_grad_()
-    value = moon.contrastive(z, rows(1, 1, 0), rows(1, 1, 0))
+    value = moon.contrastive(z, rows(1, 1, 0), [rows(1, 1, 0)], ONE)
     value.sum().backward()
     assert value.item() == pytest.approx(np.log(2), abs=1e-15)
     np.testing.assert_allclose(z.grad, 0, rtol=0, atol=1e-16)
@@ -61,11 +66,37 @@ def test_moon_is_bounded_and_does_not_see_lengths() -> None:
     T = 0.7
     moon: Any = create("moon", temperature=T)
     z, a, b = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 200, 4)))
-    values = moon.contrastive(z, a, b)
+    values = moon.contrastive(z, a, [b], ONE)
     assert np.log1p(np.exp(-2 / T)) <= values.min()
     assert values.max() <= np.log1p(np.exp(2 / T))
-    torch.testing.assert_close(moon.contrastive(3 * z, 0.5 * a, 7 * b), values, rtol=1e-12, atol=0)
-    assert moon.contrastive(rows(1.0, 0), rows(-1, 0), rows(1, 0)).item() == pytest.approx(np.log1p(np.exp(2 / T)))
+    torch.testing.assert_close(moon.contrastive(3 * z, 0.5 * a, [7 * b], ONE), values, rtol=1e-12, atol=0)
+    assert moon.contrastive(rows(1.0, 0), rows(-1, 0), [rows(1, 0)], ONE).item() == pytest.approx(
+        np.log1p(np.exp(2 / T))
+    )
+
+
+def test_moon_adds_every_old_model_that_there_is_to_the_denominator() -> None:
+    moon: Any = create("moon", temperature=0.5, history=3)
+    z, a, old = rows(1, 0.2), rows(1, 1), [rows(0, 1), rows(-1, 1), rows(1, -1)]
+    s = [float(torch.nn.functional.cosine_similarity(z, other)) / 0.5 for other in (a, *old)]
+    for seen in range(4):
+        z.grad = None
+        z.requires_grad_()
+        value = moon.contrastive(z, a, old, torch.tensor(float(seen)))
+        assert value.item() == pytest.approx(-np.log(np.exp(s[0]) / np.exp(s[: 1 + seen]).sum()), abs=1e-12)
+        value.sum().backward()
+        assert z.grad is not None
+        assert bool(z.grad.isfinite().all())
+        assert bool(z.grad.any()) == (seen > 0)
+
+
+def test_moon_keeps_the_last_models_newest_first() -> None:
+    _, seen = recorded(small(5), "moon", 4, history=2)
+    for (_, before), (_, after) in pairwise(seen):
+        for old, new in zip(before, after, strict=True):
+            assert torch.equal(new.state.h[0], new.up.x)
+            assert torch.equal(new.state.h[1], old.up.x)
+    assert [replies[0].state.seen.item() for _, replies in seen] == [1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("name", ["moon", "fedproto", "fedtr", "fedrep"])

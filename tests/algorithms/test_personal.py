@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from recording import recorded, states
 from undrift.algorithms import create
+from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from worked import play, quadratics, small, toy, trajectory
 
@@ -133,6 +135,37 @@ def test_a_class_that_nobody_holds_keeps_its_prototype() -> None:
                 assert torch.equal(after.down.proto[j], before.down.proto[j])
                 kept += 1
     assert kept
+
+
+def test_fedproto_may_decide_by_the_nearest_prototype() -> None:
+    here, method = small(5), create("fedproto", inference="prototypes")
+    here.y[:53] = torch.from_numpy(np.tile([0, 1, 1], 18)[:53])  # nobody has the third class
+    server, kept = states(here, "fedproto", 2, inference="prototypes")
+    x, chosen = here.x[53:], set()
+    for client, state in kept.items():
+        parts = here.layout.views(method.personal(server, state, client, here.layout))
+        z = torch.tanh(x @ parts["0.weight"].T + parts["0.bias"])
+        own = here.layout.views(state.x)
+        assert torch.equal(parts["0.weight"], own["0.weight"])
+        distances = torch.stack([(z - server.proto[j]).norm(dim=1) for j in (0, 1)], dim=1)
+        decided = (z @ parts["2.weight"].T + parts["2.bias"]).argmax(1)
+        assert torch.equal(decided, distances.argmin(1))
+        chosen |= set(decided.tolist())
+    assert chosen == {0, 1}
+
+
+def test_before_the_first_round_of_fedproto_the_classifier_decides() -> None:
+    here, method = small(5), create("fedproto", inference="prototypes")
+    start, _ = here.start()
+    server = method.server_init(start, here.population)
+    assert torch.equal(method.personal(server, method.client_init(start, here.layout), 0, here.layout), start)
+
+
+def test_a_classifier_without_a_bias_cannot_be_replaced_by_prototypes() -> None:
+    here = small(5)
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3, bias=False)).double()
+    with pytest.raises(InvalidInput, match="prototypes needs a model whose last layer is linear, with a bias"):
+        play(replace(here, module=module), "fedproto", 1, inference="prototypes")
 
 
 def test_the_traffic_of_fedproto_does_not_depend_on_the_model() -> None:

@@ -37,6 +37,7 @@ ROWS: list[Row] = [
     ("mime", 0, PLAIN, {"beta": 0.6}),
     ("mimelite", 0, PLAIN, {"beta": 0.6}),
     ("moon", 5, USUAL, {"mu": 0.8, "temperature": 0.5}),
+    ("moon", 5, USUAL, {"mu": 0.8, "temperature": 0.5, "history": 2}),
     ("fedntd", 5, USUAL, {"beta": 0.8, "temperature": 1.5}),
     ("fedgkd", 5, USUAL, {"gamma": 0.8, "temperature": 1.5, "history": 1}),
     ("fedgkd", 5, USUAL, {"gamma": 0.8, "temperature": 1.5, "history": 3}),

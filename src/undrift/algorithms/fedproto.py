@@ -7,11 +7,13 @@ from typing import Annotated, ClassVar, Literal
 from torch import Tensor
 
 from undrift.core.algorithm import Algorithm, Cost
-from undrift.core.centroids import Classes, distance, unknown
+from undrift.core.centroids import Classes, distance, nearest, unknown
 from undrift.core.cohort import Cohort, Population
+from undrift.core.errors import InvalidInput
 from undrift.core.local import Batch, Local
 from undrift.core.records import Message, State, Table, Vector
 from undrift.core.settings import nonnegative
+from undrift.core.training import Training
 from undrift.core.vector import Layout
 
 
@@ -37,6 +39,9 @@ class FedProto(Algorithm[Server, Client, Down, Classes]):
     average: Annotated[Literal["clients", "samples"], "a class's prototype: mean over its owners, or their samples"] = (
         "clients"
     )
+    inference: Annotated[
+        Literal["classifier", "prototypes"], "what decides: the client's classifier, or the nearest prototype"
+    ] = "classifier"
 
     def needs_features(self) -> bool:
         return True
@@ -68,4 +73,9 @@ class FedProto(Algorithm[Server, Client, Down, Classes]):
         return {}
 
     def personal(self, server: Server, me: Client, client: int, layout: Layout) -> Tensor:
-        return me.x
+        return me.x if self.inference == "classifier" else nearest(server.proto, me.x, layout)
+
+    def check(self, training: Training, layout: Layout, steps: int) -> None:
+        shapes = [tuple(shape) for shape, is_head in zip(layout.shapes, layout.head, strict=True) if is_head]
+        if self.inference == "prototypes" and shapes != [(layout.classes, layout.features), (layout.classes,)]:
+            raise InvalidInput("FedProto: inference = prototypes needs a model whose last layer is linear, with a bias")

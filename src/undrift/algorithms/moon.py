@@ -2,53 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
-from torch import Tensor, tensor
+from torch import Tensor, arange, cat, stack, tensor, where
 from torch.nn.functional import cosine_similarity, softplus
 
 from undrift.core.algorithm import Averaging, Broadcast, Cost, Trained
 from undrift.core.local import Batch, Local
-from undrift.core.records import Scalar, State, Vector
-from undrift.core.settings import nonnegative, positive
+from undrift.core.records import Scalar, State
+from undrift.core.settings import at_least, nonnegative, positive
 from undrift.core.vector import Layout
 
 
 class Client(State):
-    h: Vector  # the last local model
-    seen: Scalar  # 0 before the first participation: no contrastive term
+    h: Tensor  # the last local models, one per row, the newest first
+    seen: Scalar  # how many of them there are; 0 before the first participation: no contrastive term
 
 
 class Moon(Averaging[Client]):
     title: ClassVar[str] = "MOON"
     paper: ClassVar[str] = "Li, He, Song, Model-contrastive federated learning, CVPR 2021"
-    cost: ClassVar[Cost] = Cost(kept="d", forwards="2 * n * E")
+    cost: ClassVar[Cost] = Cost(kept="history * d", forwards="(1 + history) * n * E")
 
     mu: Annotated[float, "weight μ of the contrastive loss", nonnegative()] = 1.0
     temperature: Annotated[float, "temperature τ of the contrastive loss", positive()] = 0.5
+    history: Annotated[int, "number of last local models that features are kept away from", at_least(1)] = 1
 
     def needs_features(self) -> bool:
         return True
 
     def client_init(self, x: Tensor, layout: Layout) -> Client:
-        return Client(x, tensor(0.0).double())
+        return Client(x.repeat(self.history, 1), tensor(0.0).double())
 
     def client_update(self, down: Broadcast, me: Client, local: Local) -> tuple[Trained, Client]:
+        past = me.h.unbind()
+
         def direction(x: Tensor, b: Batch) -> Tensor:
-            z_glob, z_prev = local.features(down.x, b), local.features(me.h, b)
+            z_glob, z_prev = local.features(down.x, b), [local.features(h, b) for h in past]
 
             def loss(x: Tensor, b: Batch) -> Tensor:
                 z, outputs = local.forward(x, b)
-                return local.criterion(outputs, b) + self.mu * me.seen * b.mean(
-                    self.contrastive(z, z_glob, z_prev)
-                )  # eq. 5
+                far = self.contrastive(z.flatten(1), z_glob, z_prev, me.seen)
+                return local.criterion(outputs, b) + self.mu * b.mean(far)  # eq. 5
 
             return local.grad_of(loss)(x, b)
 
         x = local.descend(direction, down.x)
-        return Trained(x), Client(x, me.seen * 0 + 1)
+        return Trained(x), Client(cat([x.unsqueeze(0), me.h])[: self.history], (me.seen + 1).clamp(max=self.history))
 
-    def contrastive(self, z: Tensor, z_glob: Tensor, z_prev: Tensor) -> Tensor:
-        """-log( e^(s_g/τ) / (e^(s_g/τ) + e^(s_p/τ)) ), one number per sample (eq. 3)."""
-        s_g, s_p = cosine_similarity(z.flatten(1), z_glob, dim=1), cosine_similarity(z.flatten(1), z_prev, dim=1)
-        return softplus((s_p - s_g) / self.temperature)
+    def contrastive(self, z: Tensor, z_glob: Tensor, z_prev: Sequence[Tensor], seen: Tensor) -> Tensor:
+        """-log( e^(s_g/τ) / (e^(s_g/τ) + Σ e^(s_p/τ)) ), one number per sample (eq. 3), over the models there are."""
+        s_g = cosine_similarity(z, z_glob, dim=1)
+        gaps = stack([cosine_similarity(z, z_p, dim=1) - s_g for z_p in z_prev], dim=1) / self.temperature
+        gaps = where(
+            arange(len(z_prev), device=z.device) < seen, gaps, -1e9
+        )  # not infinite, which would have no gradient
+        return softplus(gaps.logsumexp(1))

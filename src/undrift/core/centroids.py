@@ -5,7 +5,7 @@ A class that nobody has had so far has no centroid: its row is NaN, wherever the
 
 from __future__ import annotations
 
-from torch import Tensor, where
+from torch import Tensor, cat, finfo, where
 
 from undrift.core.local import Batch
 from undrift.core.records import PerClass, Sum, Table, Upload
@@ -39,3 +39,15 @@ def distance(z: Tensor, table: Tensor, b: Batch, reduction: str = "mse") -> Tens
     if reduction == "sum":
         return b.sum(gaps.sum(1))
     return b.mean(gaps.mean(1) if reduction == "mse" else gaps.sum(1))
+
+
+def nearest(table: Tensor, x: Tensor, layout: Layout) -> Tensor:
+    """The model x with a last layer that chooses the nearest centroid: ‖z - c‖² is least where 2cz - ‖c‖² is largest.
+
+    A class without a centroid is never chosen; as long as there is none at all, the model is x.
+    """
+    known = table.isfinite().all(1)
+    weight = where(known.unsqueeze(1), 2 * table, 0.0)
+    bias = where(known, -table.square().sum(1), finfo(x.dtype).min)
+    head = cat([weight.flatten(), bias]) if known.any() else layout.split(x, "head")
+    return layout.join(body=layout.split(x, "body"), head=head)

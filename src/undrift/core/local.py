@@ -173,7 +173,7 @@ class Local(ABC):
 
     def class_sums(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of the features of ``w`` over the samples of each class, and how many samples each class has."""
-        classes = arange(self.layout.classes)
+        classes = arange(self.layout.classes, device=w.device)
         sums = w.new_zeros(len(classes), self.layout.features)
         counts = w.new_zeros(len(classes))
         for b in self.sweep():
