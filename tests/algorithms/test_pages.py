@@ -35,3 +35,11 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
         default = setting.default
         shown = f"{default:g}" if isinstance(default, float) else str(default)
         assert row[1] == (shown if isinstance(default, str) else shown.lower()), setting.name
+
+
+@pytest.mark.parametrize("name", QUOTING)
+def test_the_stated_cost_is_that_of_the_class(name: str) -> None:
+    cost = algorithms()[name].cost
+    stated = (cost.down, cost.up, cost.kept, cost.gradients, cost.forwards, cost.flops)
+    assert "| " + " | ".join(f"`{formula}`" for formula in stated) + " |\n" in PAGES[name]
+    assert cost.head_gradients == "0" or f"`{cost.head_gradients}`" in PAGES[name]

@@ -39,7 +39,11 @@ class Scaffold(Algorithm[Server, Client, Down, Up]):
         "Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020"
     )
     cost: ClassVar[Cost] = Cost(
-        down="d", up="d", kept="d", gradients="n if option == 'I' else 0", flops="2 * K * d + 4 * d"
+        down="d",
+        up="d",
+        kept="d",
+        gradients="n if option == 'I' else 0",
+        flops="2 * (K + (2 if option == 'II' else 1)) * d",
     )
 
     server_lr: Annotated[float, "global step size η_g", positive()] = 1.0
