@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 from undrift.algorithms import create
 from undrift.core import rng
+from undrift.core.algorithm import Averaging, Broadcast, Trained
 from undrift.core.client import Kept, one_thread, work
 from undrift.core.federation import Federation
 from undrift.core.loop import Loop, Memory
 from undrift.core.records import Nothing
 from undrift.core.training import Training
 from undrift.core.vector import flatten
+from undrift.runtimes.batched import Batched
 from undrift.runtimes.serial import Serial
 
 
@@ -189,6 +191,58 @@ def test_dropout_is_keyed_by_the_batch() -> None:
         assert not torch.equal(local.grad(start, b), local.grad(start, c))
     torch.manual_seed(99)  # whatever else drew from the global stream
     assert torch.equal(_train(fed, 1), _train(federation(module, fed.training), 1))
+
+
+def test_a_batch_of_any_round_can_be_asked_for_again() -> None:
+    fed = federation(net(), Training(lr=0.1, batch_size=4, epochs=2))
+    later = _local(fed, 0)
+    for t in (1, 2, 5):
+        for k, rows in enumerate(batches(fed, 0, t, 6)):
+            b = later.batch(t, torch.tensor(float(k)))
+            assert torch.equal(b.x, fed.x[rows])
+            assert torch.equal(b.y, fed.y[rows])
+    assert torch.equal(later._next().x, fed.x[batches(fed, 0, later.round, 1)[0]])  # the order of its own is untouched
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(7)], ids=lambda layer: type(layer).__name__)
+def test_a_value_is_the_loss_that_the_gradient_is_of(layer: nn.Module) -> None:
+    torch.manual_seed(0)
+    fed = federation(nn.Sequential(nn.Linear(5, 7), layer, nn.Linear(7, 3)), Training(lr=0.1, batch_size=4, epochs=2))
+    start, _ = fed.start()
+    local = _local(fed, 0)
+    with torch.no_grad():
+        b = local._next()
+        loss, _ = local.value_and_grad(start, b)
+        before = local.buffers()
+        assert torch.equal(local.value(start, b), loss)
+        after = local.buffers()
+        assert before is None or (after is not None and torch.equal(before.floats, after.floats))
+    assert (local.spent.gradients, local.spent.forwards) == (4, 4)
+
+
+class Judged(Averaging[Nothing]):
+    """Notes the loss of the received model on the first batch of a round, in two ways."""
+
+    def client_update(self, down: Broadcast, me: Nothing, local: Any) -> Any:
+        values = local.fold(lambda _, b: (local.value(down.x, b), local.value_and_grad(down.x, b)[0]), (0.0, 0.0), 1)
+        local.note("value", values[0])
+        local.note("gradient's", values[1])
+        return Trained(down.x), me
+
+
+@pytest.mark.parametrize("runtime", [Serial, Batched])
+def test_values_are_the_same_everywhere(runtime: Any) -> None:
+    fed = federation(net(), Training(lr=0.1, batch_size=4, epochs=2))
+    with runtime(fed) as here:
+        loop = Loop(fed, Judged(), here, 3, Memory())
+        result = loop.play(loop.start())
+    replica, expected = copy.deepcopy(fed.module), []
+    for client in range(3):
+        (rows,) = batches(fed, client, 1, 1)
+        expected.append(fed.loss(replica(fed.x[rows]), fed.y[rows]).item())
+    assert result.notes["value"] == pytest.approx(np.mean(expected), rel=1e-12)
+    assert result.notes["gradient's"] == pytest.approx(np.mean(expected), rel=1e-12)
+    assert (result.spent.gradients, result.spent.forwards) == (12, 12)
 
 
 def test_training_leaves_the_global_random_stream_alone() -> None:
