@@ -112,7 +112,7 @@ def _batched(federation: Federation) -> float | None:
         torch.func.vmap(one)(torch.arange(len(members.n), device=federation.x.device))
 
     try:
-        with torch.no_grad():
+        with one_thread(), torch.no_grad():
             return _best(run) / STEPS / len(members.n)
     except Exception:  # whatever a model may do that vmap does not know
         return None
