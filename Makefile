@@ -43,8 +43,8 @@ test-real: setup  ## tests on the data sets in the folder UNDRIFT_DATA
 	@test -n "$$UNDRIFT_DATA" || { echo "set UNDRIFT_DATA to the folder with the data sets"; exit 2; }
 	$(PYTEST) -m realdata
 
-bench: setup  ## the benchmarks (benchmarks/peers.py, which installs other libraries, is run by hand), but for peers.py (which installs other libraries)
-	set -e; for name in floor crossdevice scale; do $(VENV)/bin/python benchmarks/$$name.py; done
+bench: setup  ## the benchmarks (benchmarks/peers.py, which installs other libraries, is run by hand)
+	set -e; for name in models floor crossdevice scale seeing; do $(VENV)/bin/python benchmarks/$$name.py; done
 
 clean:  ## remove the environment and the caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
