@@ -220,7 +220,10 @@ def test_no_end_of_the_parent_leaves_anything_behind(number: signal.Signals) -> 
             os.killpg(parent.pid, number)
         else:
             parent.send_signal(number)
-        parent.wait(timeout=30)
+        try:
+            parent.wait(timeout=30)
+        finally:
+            parent.kill()  # it would be waited for again, for ever
         assert gone(family)
         errors = parent.stderr.read()
     assert set(os.listdir("/dev/shm")) <= before

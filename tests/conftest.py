@@ -1,0 +1,9 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import signal
+
+# Tests press Ctrl-C in processes that they start. Where the tests themselves run as a background job Ctrl-C is ignored,
+# and what is ignored is inherited; a handler is not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
