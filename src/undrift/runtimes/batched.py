@@ -42,7 +42,7 @@ from undrift.runtimes.stack import Loss, Stack
 Carry = TypeVar("Carry")
 Sizes = NDArray[np.int64]
 
-BLOCK = 6 << 20  # bytes of one vector of a block: large enough to pay for dispatch, small enough for the cache
+BLOCK = 10 << 20  # bytes of one vector of a block: large enough to pay for dispatch, small enough for the cache
 MEMORY = 0.5  # share of the free memory that a block may take
 
 
