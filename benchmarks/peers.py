@@ -70,7 +70,8 @@ PEERS = {
 
 # what runs in this very environment
 OURS = {
-    "undrift": Peer("ours.py", modes=("auto", "processes")),
+    "undrift": Peer("ours.py", modes=("auto",)),
+    "undrift, processes": Peer("ours.py", modes=("processes",)),
     "bare PyTorch, one core": Peer("bare.py"),
     "bare PyTorch, two processes": Peer("bare2.py"),
 }

@@ -110,5 +110,5 @@ def keep_freed_memory() -> None:
     every step, and the system would clear the pages again. Elsewhere nothing happens."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        for option, value in ((-8, 1), (-3, 32 << 20), (-1, 256 << 20)):  # one arena; mmap and trim thresholds
+        for option, value in ((-3, 32 << 20), (-1, 256 << 20)):  # thresholds of mmap and trim
             mallopt(option, value)
