@@ -104,18 +104,21 @@ def test_an_end_of_the_asking_thread_ends_the_helpers_work() -> None:
 def test_ctrl_c_does_not_wait_for_a_client(tmp_path: Path) -> None:
     code = tmp_path / "endless.py"
     code.write_text(
-        "import threading\n"
+        "import os\n"
         "from undrift.runtimes.crew import Crew\n"
         "def work(item):\n"
-        "    print('at', item, flush=True)\n"
+        "    os.write(1, b'at %d\\n' % item)\n"  # in one piece, whoever else is writing
         "    while True:\n"
         "        pass\n"
         "list(Crew(2).each(work, [1, 2]))\n",
         encoding="utf-8",
     )
     with subprocess.Popen([sys.executable, str(code)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert sorted(process.stdout.readline() for _ in range(2)) == [b"at 1\n", b"at 2\n"]
-        os.kill(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        try:
+            assert process.stdout is not None
+            assert sorted(process.stdout.readline() for _ in range(2)) == [b"at 1\n", b"at 2\n"]
+            os.kill(process.pid, signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert b"KeyboardInterrupt" in errors
