@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from torch import Tensor, arange, cat, stack, tensor, where
-from torch.nn.functional import cosine_similarity, softplus
+from torch.nn.functional import normalize, softplus
 
 from undrift.core.algorithm import Averaging, Broadcast, Cost, Trained
 from undrift.core.local import Batch, Local
@@ -53,9 +53,8 @@ class Moon(Averaging[Client]):
 
     def contrastive(self, z: Tensor, z_glob: Tensor, z_prev: Sequence[Tensor], seen: Tensor) -> Tensor:
         """-log( e^(s_g/τ) / (e^(s_g/τ) + Σ e^(s_p/τ)) ), one number per sample (eq. 3), over the models there are."""
-        s_g = cosine_similarity(z, z_glob, dim=1)
-        gaps = stack([cosine_similarity(z, z_p, dim=1) - s_g for z_p in z_prev], dim=1) / self.temperature
-        gaps = where(
-            arange(len(z_prev), device=z.device) < seen, gaps, -1e9
-        )  # not infinite, which would have no gradient
+        z, z_glob, *z_past = (normalize(v, eps=1e-8) for v in (z, z_glob, *z_prev))
+        gaps = stack([(z * (z_p - z_glob)).sum(1) for z_p in z_past], dim=1) / self.temperature  # s_p - s_g
+        here = arange(len(z_past), device=z.device) < seen
+        gaps = where(here, gaps, -1e9)  # not infinite, which would have no gradient
         return softplus(gaps.logsumexp(1))
