@@ -15,9 +15,14 @@ from conformance import rows_momentum, rows_regularised
 from conformance.problem import federation
 from conformance.table import Row
 from undrift.algorithms import create
+from undrift.core.algorithm import Averaging, Broadcast, Trained
 from undrift.core.federation import Federation
+from undrift.core.local import Local
 from undrift.core.loop import Loop, Memory, Round
+from undrift.core.records import Nothing
+from undrift.core.runtime import Runtime
 from undrift.runtimes.batched import Batched
+from undrift.runtimes.serial import Serial
 from undrift.runtimes.stack import Stack
 from worked import play
 
@@ -50,7 +55,7 @@ def test_short_batches_are_padded_and_change_nothing(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", [row for row in ROWS if row.name != "fedadm"], ids=str)
+@pytest.mark.parametrize("row", ROWS, ids=str)
 def test_every_method_agrees_with_padding(row: Row) -> None:
     assert_close(*both(federation(**{"batch_size": 5} | row.training), row.name, **row.settings))
 
@@ -163,13 +168,28 @@ def test_what_cannot_be_batched_runs_serially_and_it_is_said_once(change: dict[s
     assert torch.equal(serial[-1].snapshot.server.x, batched[-1].snapshot.server.x)
 
 
-def test_a_method_that_cannot_be_batched_runs_serially() -> None:
-    row = next(row for row in ROWS if row.name == "fedadm")
-    job = federation(**row.training)
-    serial = play(job, row.name, 3, participate=4, **row.settings)
-    with pytest.warns(UserWarning, match="fedadm cannot be batched"):
-        batched = play(job, row.name, 3, participate=4, runtime=Batched, **row.settings)
-    assert torch.equal(serial[-1].snapshot.server.x, batched[-1].snapshot.server.x)
+class Whimsical(Averaging[Nothing]):
+    """As many steps as a value of the model says."""
+
+    title = "Whimsical"
+
+    def client_update(self, down: Broadcast, me: Nothing, local: Local) -> tuple[Trained, Nothing]:
+        return Trained(local.descend(local.grad, down.x, 1 + (down.x[0] > 0))), me
+
+
+def test_a_method_that_cannot_be_batched_runs_serially_and_it_is_said_once() -> None:
+    job = federation()
+
+    def end(runtime: Runtime) -> Tensor:
+        loop = Loop(job, Whimsical(), runtime, 4, Memory())
+        snapshot = loop.play(loop.play(loop.start()).snapshot).snapshot
+        found: Tensor = snapshot.server.x
+        return found
+
+    with pytest.warns(UserWarning, match="whimsical cannot be batched .*computed from values") as said:
+        batched = end(Batched(job))
+    assert len(said) == 1
+    assert torch.equal(batched, end(Serial(job)))
 
 
 def test_a_block_that_does_not_fit_halves_itself(monkeypatch: pytest.MonkeyPatch) -> None:

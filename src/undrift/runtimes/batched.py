@@ -298,8 +298,21 @@ class BatchedLocal(Local):
     def _next(self) -> BatchedBatch:
         return BatchedBatch(self._members, self._me, self._next_places())
 
-    def batch(self, round: Any, step: Any) -> Batch:
-        raise Unbatchable("it asks for a batch that it chooses itself")
+    def batch(self, round: Any, step: Any) -> BatchedBatch:
+        mine = self._members
+        rounds, steps = self._numbers(round), self._numbers(step)
+        places = np.full((len(mine.n), mine.size), -1)
+        for t in np.unique(rounds):
+            rows = np.flatnonzero(rounds == t)
+            then = Members(mine.federation, mine.clients[rows], int(t))
+            places[rows, : then.size] = then.places(steps[rows])
+        return BatchedBatch(mine, self._me, places)
+
+    def _numbers(self, value: Any) -> Sizes:
+        """A whole number of every client, out of vmap: what lies beneath is a plain tensor with a row per client."""
+        if not isinstance(value, Tensor):
+            return np.full(len(self._members.n), int(value))
+        return _outside(value, len(self._members.n)).cpu().numpy().astype(np.int64)
 
     def sweep(self) -> Iterator[BatchedBatch]:
         n = self._members.n
