@@ -15,7 +15,7 @@ from undrift.algorithms import create
 from undrift.core.budget import Estimates
 from undrift.core.errors import InvalidInput
 from undrift.core.loop import Round
-from undrift.core.reduce import reduce_uploads
+from undrift.core.reduce import Reduction
 from worked import batches as drawn
 from worked import play, quadratics, small, toy, trajectory
 
@@ -265,7 +265,10 @@ def test_without_finite_models_the_server_stays() -> None:
     _, seen = recorded(small(), "fedadm", 1, tau=3)
     server, _ = states(small(), "fedadm", 1, tau=3)
     (result,) = play(small(), "fedadm", 1, tau=3)
-    up = reduce_uploads([reply.up for reply in seen[0][1]], result.cohort.weights)
+    reduction = Reduction(method.records()["up"])
+    for reply, weight in zip(seen[0][1], result.cohort.portions, strict=True):
+        reduction.add(reply.up, weight)
+    up = reduction.result()
     bad = type(up)(**{f.name: v for f, v in up.items()} | {"x": up.x * float("nan")})
     after = method.server_update(server, bad, result.cohort)
     assert torch.equal(after.x, server.x)

@@ -10,7 +10,7 @@ from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
 from undrift.core.records import Each, Message, Nothing, Scalar, State, Upload, Vector
-from undrift.core.reduce import weighted_sum
+from undrift.core.reduce import weighted_mean
 from undrift.core.settings import between
 from undrift.core.vector import Layout
 
@@ -69,7 +69,7 @@ class PFedMo(Algorithm[Server, Nothing, Down, Up]):
         x_r, u_r = self.mix(server, server.pull) if self.repr_reset else (server.x_r, server.u_r)
         x_r, u_r = cohort.public.nesterov(x_r, u_r, self.gamma, int(cohort.steps.max()))
         worst, s = self.scores(server, up.x, x_r, cohort)
-        x, u = (weighted_sum(list(rows), cohort.weights.tolist()) for rows in (up.x, up.u))
+        x, u = (weighted_mean(list(rows), cohort.portions) for rows in (up.x, up.u))
         return Server(x, u, x_r, u_r, worst, s, cohort.weights @ s[cohort.ids], cohort.lr)
 
     def mix(self, server: Server, s: Tensor) -> tuple[Tensor, Tensor]:

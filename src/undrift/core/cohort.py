@@ -79,6 +79,11 @@ class Cohort:
         return n / n.sum()
 
     @property
+    def portions(self) -> list[float]:
+        """The same weights before they are made to sum to 1, which nobody can do until all have answered."""
+        return [1.0] * self.size if self.weighting == "uniform" else self.population.samples[self.ids].tolist()
+
+    @property
     def fraction(self) -> float:
         """The cohort's share of the population: of its clients, or of its samples where the mean is by samples."""
         if self.weighting == "uniform":

@@ -1,4 +1,4 @@
-"""Uploads are checked one by one, then reduced in cohort order in double precision: order of arrival never matters."""
+"""Uploads are checked one by one and reduced in cohort order, in double precision: order of arrival never matters."""
 
 from __future__ import annotations
 
@@ -102,32 +102,62 @@ def finite(values: Tensor) -> bool:
     return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
 
 
-def reduce_uploads(uploads: Sequence[Upload], weights: Tensor) -> Any:
-    """One upload for the cohort: means, sums and stacked rows, as each field says."""
-    if not uploads:
-        raise ValueError("nothing to reduce")
-    kind = type(uploads[0])
-    values = {}
-    for spec in kind.schema():
-        rows = [getattr(up, spec.name) for up in uploads]
-        if spec.travel == "each":
-            values[spec.name] = torch.stack(rows)
-        else:
-            scale = weights.tolist() if spec.travel == "mean" else [1.0] * len(rows)
-            values[spec.name] = weighted_sum(rows, scale)
-    return kind(**values)
+class Sum:
+    """Scaled tensors that are added one after the other, in double precision."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._dtype = like.dtype if like.is_floating_point() else torch.float64
+        self._total = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
+
+    def add(self, value: Tensor, factor: float) -> None:
+        self._total.add_(value, alpha=factor)
+
+    def over(self, divisor: float) -> Tensor:
+        return (self._total / divisor).to(self._dtype)
 
 
-def weighted_sum(rows: Sequence[Tensor], scale: Sequence[float]) -> Tensor:
-    """Sum of scaled rows, one after the other, in double precision; in the rows' own type at the end."""
-    total = torch.zeros(rows[0].shape, dtype=torch.float64, device=rows[0].device)
-    for row, factor in zip(rows, scale, strict=True):
-        total.add_(row, alpha=factor)
-    return total.to(rows[0].dtype) if rows[0].is_floating_point() else total
+class Reduction:
+    """One upload for the cohort, from uploads that are added in cohort order: means, sums and rows, as each field says.
+
+    Weights count relative to the first. The mean of one upload is then the upload itself, and a client that was lost
+    leaves no trace, both to the last bit; and an upload can be forgotten as soon as it has been added.
+    """
+
+    def __init__(self, kind: type[Upload]) -> None:
+        self._kind = kind
+        self._first = self._weight = 0.0
+        self._sums: dict[str, Sum] = {}
+        self._rows: dict[str, list[Tensor]] = {}
+
+    def add(self, up: Upload, weight: float) -> None:
+        self._first = self._first or weight
+        factor = weight / self._first
+        self._weight += factor
+        for spec, value in up.items():
+            if spec.travel == "each":
+                self._rows.setdefault(spec.name, []).append(value)
+            else:
+                if spec.name not in self._sums:
+                    self._sums[spec.name] = Sum(value)
+                self._sums[spec.name].add(value, factor if spec.travel == "mean" else 1.0)
+
+    def result(self) -> Any:
+        rows = {name: torch.stack(values) for name, values in self._rows.items()}
+        means = {f.name for f in self._kind.schema() if f.travel == "mean"}
+        sums = {name: total.over(self._weight if name in means else 1.0) for name, total in self._sums.items()}
+        return self._kind(**rows, **sums)
 
 
-def reduce_buffers(buffers: Sequence[Buffers], weights: Tensor) -> Buffers:
+def weighted_mean(rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """The same mean, of rows that are all there."""
+    total, factors = Sum(rows[0]), [weight / weights[0] for weight in weights]
+    for row, factor in zip(rows, factors, strict=True):
+        total.add(row, factor)
+    return total.over(sum(factors))
+
+
+def reduce_buffers(buffers: Sequence[Buffers], weights: Sequence[float]) -> Buffers:
     """Batch-norm statistics: the weighted mean; integer counters: the maximum."""
-    floats = weighted_sum([b.floats for b in buffers], weights.tolist())
+    floats = weighted_mean([b.floats for b in buffers], weights)
     counts = torch.stack([b.counts for b in buffers]).amax(0) if buffers[0].counts.numel() else buffers[0].counts
     return Buffers(floats, counts)

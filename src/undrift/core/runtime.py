@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,13 +17,12 @@ from torch import Tensor
 
 from undrift.core.client import Kept, Method, one_thread
 from undrift.core.cohort import Cohort
+from undrift.core.cost import Spent
+from undrift.core.drift import Drift
 from undrift.core.federation import Federation
-from undrift.core.records import Message
-from undrift.core.reduce import Block, Reply, objection, reduce_buffers, reduce_uploads
+from undrift.core.records import Message, Upload
+from undrift.core.reduce import Block, Reduction, Reply, objection, reduce_buffers
 from undrift.core.vector import Buffers
-
-CHUNK = 4 << 20  # bytes of uploads that are looked at together
-SAMPLE = 256  # uploads that the drift of a round is measured on
 
 Mapped = Callable[[Federation, Mapping[str, Tensor], Any], dict[str, Tensor]]
 
@@ -87,11 +86,11 @@ class Runtime(ABC):
 
 
 def settle(task: Task, replies: Iterable[Reply | Block]) -> Exchanged:
-    """Check every reply, drop the bad ones by name, and reduce the others in cohort order."""
+    """Check every reply, drop the bad ones by name, and reduce the others in cohort order, as soon as it allows."""
     cohort, method = task.cohort, task.method
-    kind = method.records()["survey" if task.survey else "up"]
     places = {int(client): place for place, client in enumerate(cohort.ids)}
-    good: dict[int, Reply] = {}
+    kind: Any = method.records()["survey" if task.survey else "up"]
+    tally = Tally(task, kind)
     rejected: dict[int, str] = {}
     for item in replies:
         several = item.replies() if isinstance(item, Block) else [item]
@@ -105,69 +104,65 @@ def settle(task: Task, replies: Iterable[Reply | Block]) -> Exchanged:
                 reason = objection(reply, kind, cohort.round, cohort.population, task.down)
             if reason:
                 rejected[reply.client] = reason
-            else:
-                good[places[reply.client]] = reply
-    ordered = [good[place] for place in sorted(good)]
-    if not ordered:
-        return Exchanged(None, cohort.answered(cohort.ids[:0], torch.empty(0), ()), rejected=rejected)
-    down_bytes = _down_bytes(task)
-    for reply in ordered:
-        reply.spent.bytes_down = down_bytes
-    ids = np.array([reply.client for reply in ordered], dtype=np.int64)
-    steps = torch.tensor([reply.steps for reply in ordered], dtype=torch.float64)
-    answered = cohort.answered(ids, steps, tuple(reply.spent for reply in ordered))
-    for name in ordered[0].notes:
-        answered.note(name, float(np.mean([reply.notes[name] for reply in ordered])))
-    shared = method.shares_buffers and not task.survey and ordered[0].buffers is not None
-    kept = {
-        reply.client: Kept(reply.state, None if method.shares_buffers else reply.buffers)
-        for reply in ordered
-        if reply.state is not None
-    }
-    return Exchanged(
-        up=reduce_uploads([reply.up for reply in ordered], answered.weights),
-        cohort=answered,
-        kept=kept,
-        buffers=reduce_buffers([r.buffers for r in ordered if r.buffers], answered.weights) if shared else None,
-        rejected=rejected,
-        drift={} if task.survey else drift(task.down, [reply.up for reply in ordered]),
-    )
+            tally.put(places[reply.client], None if reason else reply)
+    return tally.exchanged(rejected)
+
+
+class Tally:
+    """Replies that are added up in the order of the cohort. One that comes early waits; what was added is forgotten."""
+
+    def __init__(self, task: Task, kind: type[Upload]) -> None:
+        self._task, self._portions = task, task.cohort.portions
+        self._down_bytes = _down_bytes(task)
+        self._reduction, self._drift = Reduction(kind), None if task.survey else Drift(kind, task.down)
+        self._next = 0
+        self._early: dict[int, Reply | None] = {}  # by place; None: rejected
+        self._kept: dict[int, Kept] = {}
+        self._counted: list[tuple[int, int, Spent, float, Buffers | None, dict[str, float]]] = []
+
+    def put(self, place: int, reply: Reply | None) -> None:
+        if place < self._next:
+            return  # of two answers the first counts
+        self._early.setdefault(place, reply)
+        while self._next in self._early:
+            self._add(self._next, self._early.pop(self._next))
+            self._next += 1
+
+    def _add(self, place: int, reply: Reply | None) -> None:
+        if reply is None:
+            return
+        reply.spent.bytes_down = self._down_bytes
+        self._reduction.add(reply.up, self._portions[place])
+        if self._drift is not None:
+            self._drift.add(reply.up)
+        own = not self._task.method.shares_buffers
+        if reply.state is not None:
+            self._kept[reply.client] = Kept(reply.state, reply.buffers if own else None)
+        shared = None if own or self._task.survey else reply.buffers
+        self._counted.append((reply.client, reply.steps, reply.spent, self._portions[place], shared, reply.notes))
+
+    def exchanged(self, rejected: dict[int, str]) -> Exchanged:
+        """What there is, without those that never answered."""
+        for place in sorted(self._early):
+            self._add(place, self._early[place])
+        cohort = self._task.cohort
+        if not self._counted:
+            return Exchanged(None, cohort.answered(cohort.ids[:0], torch.empty(0), ()), rejected=rejected)
+        ids, steps, spent, portions, buffers, notes = zip(*self._counted, strict=True)
+        answered = cohort.answered(np.array(ids, dtype=np.int64), torch.tensor(steps, dtype=torch.float64), spent)
+        for name in notes[0]:
+            answered.note(name, float(np.mean([note[name] for note in notes])))
+        return Exchanged(
+            up=self._reduction.result(),
+            cohort=answered,
+            kept=self._kept,
+            buffers=None if buffers[0] is None else reduce_buffers(buffers, portions),
+            rejected=rejected,
+            drift={} if self._drift is None else self._drift.figures(),
+        )
 
 
 def _down_bytes(task: Task) -> int:
     """What goes down to a client: rows of ``Each`` fields are all of one size."""
     extra = task.buffers.nbytes() if task.buffers and task.method.shares_buffers and not task.survey else 0
     return task.down.row(0).nbytes() + extra
-
-
-def drift(down: Message, uploads: list[Any]) -> dict[str, float]:
-    """How far the clients' updates lie apart: mean distance and cosine to their mean, and FedMRUR's amp.
-
-    The update is the first averaged vector of the upload; where the message down has a field of the same name, that
-    field is a model and the update is the difference. Of a large cohort only the first ``SAMPLE`` count.
-    """
-    spec = next((f for f in uploads[0].schema() if f.travel == "mean" and f.axes in (("d",), ("body",), None)), None)
-    if spec is None or len(uploads) < 2:
-        return {}
-    values = [getattr(up, spec.name) for up in uploads[:SAMPLE]]
-    start = {f.name: v for f, v in down.items() if f.travel in ("same", "had")}.get(spec.name)
-    size = max(1, CHUNK // values[0].nbytes)
-
-    def chunks() -> Iterator[Tensor]:  # many uploads at once would not stay in the cache
-        for begin in range(0, len(values), size):
-            rows = torch.stack(values[begin : begin + size])
-            yield rows if start is None else rows.sub_(start)
-
-    passes = chunks if len(values) > size else list(chunks()).__iter__
-    mean: Tensor = sum(rows.sum(0) for rows in passes()) / len(values)  # type: ignore[assignment]
-    length = mean.norm()
-    lengths, cosines, distances = [], [], []
-    for rows in passes():
-        lengths.append(rows.norm(dim=1))
-        cosines.append((rows @ mean) / (lengths[-1] * length).clamp_min(1e-30))
-        distances.append(rows.sub_(mean).norm(dim=1))
-    return {
-        "cosine": float(torch.cat(cosines).mean()),
-        "distance": float(torch.cat(distances).mean()),
-        "amp": float(torch.cat(lengths).mean() / length.clamp_min(1e-30)),
-    }

@@ -15,7 +15,7 @@
     seconds: { name: "seconds", title: "time", words: (v) => duration(v) },
   };
   const DRIFT = {
-    distance: ["Distance", "Mean distance of the clients' updates to their mean."],
+    distance: ["Distance", "Root mean square distance of the clients' updates to their mean."],
     cosine: ["Angle", "Mean cosine between an update and the mean update; 1: all point the same way."],
     amp: ["Norm ratio (amp)", "Mean norm of the updates over the norm of their mean; 1: nothing cancels out."],
   };

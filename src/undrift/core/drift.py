@@ -1,0 +1,53 @@
+"""How far the clients' updates of a round lie apart: figures for the record, on which nothing else depends."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from undrift.core.records import Message, Upload
+
+SAMPLE = 256  # uploads that are looked at, in cohort order
+
+
+class Drift:
+    """Updates are added up as they come, so that none has to be kept.
+
+    The update is the first averaged vector of the upload; where the message down has a field of the same name, that
+    field is a model and the update is the difference.
+    """
+
+    def __init__(self, kind: type[Upload], down: Message) -> None:
+        found = [f for f in kind.schema() if f.travel == "mean" and f.axes in (("d",), ("body",), None)]
+        self._name = found[0].name if found else ""
+        self._start = {f.name: v for f, v in down.items() if f.travel in ("same", "had")}.get(self._name)
+        self._count = 0
+        self._lengths = self._squares = 0.0
+
+    def add(self, up: Upload) -> None:
+        if not self._name or self._count == SAMPLE:
+            return
+        value: Tensor = getattr(up, self._name)
+        if not self._count:
+            self._update, self._sum, self._units = (torch.zeros_like(value) for _ in range(3))
+        update = value if self._start is None else torch.sub(value, self._start, out=self._update)
+        square = float(update.dot(update))
+        length = math.sqrt(square)
+        self._sum.add_(update)
+        self._units.add_(update, alpha=1 / length if length else 0.0)
+        self._count, self._lengths, self._squares = self._count + 1, self._lengths + length, self._squares + square
+
+    def figures(self) -> dict[str, float]:
+        """Mean cosine and root mean square distance of the updates to their mean, and FedMRUR's amp."""
+        if self._count < 2:
+            return {}
+        mean = self._sum / self._count
+        square = float(mean.dot(mean))
+        length = max(math.sqrt(square), 1e-30)
+        return {
+            "cosine": float(self._units.dot(mean)) / (self._count * length),
+            "distance": math.sqrt(max(self._squares / self._count - square, 0.0)),
+            "amp": self._lengths / (self._count * length),
+        }

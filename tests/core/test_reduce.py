@@ -1,0 +1,123 @@
+"""Uploads are added in cohort order as they come: what arrives when never shows, and nothing is kept for longer."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from conformance.problem import federation
+from undrift.algorithms import create
+from undrift.core.algorithm import Broadcast, Displaced, Trained
+from undrift.core.drift import Drift
+from undrift.core.loop import Loop, Memory
+from undrift.core.records import Each, Mean, Sum, Upload, Vector
+from undrift.core.reduce import Reduction, Reply, weighted_mean
+from undrift.core.runtime import Task, settle
+from undrift.runtimes.serial import Serial
+
+
+class Three(Upload):
+    mean: Mean[Vector]
+    sum: Sum[Vector]
+    each: Each[Vector]
+
+
+def draw(count: int, seed: int = 0) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(count, 5)))
+
+
+def test_fields_are_reduced_as_they_say() -> None:
+    rows, weights = draw(3), [2.0, 5.0, 3.0]
+    reduction = Reduction(Three)
+    for row, weight in zip(rows, weights, strict=True):
+        reduction.add(Three(row, row, row), weight)
+    up = reduction.result()
+    expected = np.average(rows.numpy(), axis=0, weights=weights)
+    np.testing.assert_allclose(up.mean, expected, rtol=1e-14)
+    np.testing.assert_allclose(up.sum, rows.numpy().sum(0), rtol=1e-14)
+    assert torch.equal(up.each, rows)
+    assert torch.equal(weighted_mean(list(rows), weights), up.mean)
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0, 49.0, 600.0])
+def test_the_mean_of_one_upload_is_the_upload(weight: float) -> None:
+    row = draw(1)[0]
+    reduction = Reduction(Trained)
+    reduction.add(Trained(row), weight)
+    assert torch.equal(reduction.result().x, row)
+
+
+def task() -> tuple[Task, list[Reply]]:
+    job = federation()
+    loop = Loop(job, create("scaffold"), Serial(job), 4, Memory())
+    cohort = loop._cohort(1)
+    kept = {int(client): loop.kept(int(client)) for client in cohort.ids}
+    asked = Task(loop.method, loop.method.broadcast(loop.start().server, cohort), cohort, kept)
+    return asked, list(Serial(job).replies(asked))
+
+
+def test_every_order_of_arrival_gives_the_same_bits() -> None:
+    asked, replies = task()
+    expected = settle(asked, replies)
+    assert len(replies) == 4
+    for order in permutations(replies):
+        found = settle(asked, order)
+        assert torch.equal(found.up.dy, expected.up.dy)
+        assert found.cohort.ids.tolist() == expected.cohort.ids.tolist() == asked.cohort.ids.tolist()
+        assert found.drift == expected.drift
+
+
+def test_uploads_are_forgotten_once_those_before_them_are_there() -> None:
+    asked, replies = task()
+    alive = [weakref.ref(reply.up) for reply in replies]
+    seen: list[list[bool]] = []
+
+    def arriving() -> Iterator[Reply]:
+        for place in (1, 0, 3, 2):  # the second waits for the first, the fourth for the third
+            reply: Any = replies[place]
+            replies[place] = None  # type: ignore[call-overload]
+            yield reply
+            del reply
+            seen.append([ref() is not None for ref in alive])
+
+    settle(asked, arriving())
+    assert [sum(now) for now in seen] == [4, 3, 2, 1]  # the one that came last is still in hand
+    assert not any(ref() for ref in alive)
+
+
+def test_a_client_that_answers_twice_counts_once() -> None:
+    asked, replies = task()
+    assert torch.equal(settle(asked, [replies[0], *replies, replies[3]]).up.dy, settle(asked, replies).up.dy)
+
+
+@pytest.mark.parametrize("as_model", [True, False], ids=["models", "displacements"])
+def test_drift_is_what_its_definition_says(as_model: bool) -> None:
+    rows, start = draw(6).numpy(), draw(1, seed=1)[0].numpy()
+    down = Broadcast(torch.from_numpy(start))
+    found = Drift(Trained, down) if as_model else Drift(Displaced, down)
+    for row in rows:
+        found.add(Trained(torch.from_numpy(start + row)) if as_model else Displaced(torch.from_numpy(row)))
+    mean = rows.mean(0)
+    lengths = np.linalg.norm(rows, axis=1)
+    assert found.figures() == pytest.approx(
+        {
+            "cosine": np.mean([row @ mean / np.linalg.norm(row) / np.linalg.norm(mean) for row in rows]),
+            "distance": np.sqrt(np.mean([np.sum((row - mean) ** 2) for row in rows])),
+            "amp": lengths.mean() / np.linalg.norm(mean),
+        },
+        rel=1e-12,
+    )
+
+
+def test_updates_that_are_zero_have_no_drift() -> None:
+    found = Drift(Displaced, Broadcast(torch.zeros(5)))
+    for _ in range(2):
+        found.add(Displaced(torch.zeros(5)))
+    assert found.figures() == {"cosine": 0.0, "distance": 0.0, "amp": 0.0}
