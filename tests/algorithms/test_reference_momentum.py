@@ -63,7 +63,7 @@ CASES: list[tuple[str, dict[str, Any], Callable[[Problem], list[Array]], bool]] 
     ("fedadam", {"beta1": 0.7, "beta2": 0.95, "tau": 1e-2}, adaptive("adam", 0.7), True),
     ("fedyogi", {"beta1": 0.7, "beta2": 0.95, "tau": 1e-2}, adaptive("yogi", 0.7), True),
     ("fedadagrad", {"tau": 1e-2}, adaptive("adagrad", 0.0), True),
-    ("fedexp", {"eps": 1e-2}, lambda p: reference.fedexp(p, 1e-2), True),
+    ("fedexp", {"eps": 1e-3}, lambda p: reference.fedexp(p, 1e-3), True),
     ("fednova", {}, lambda p: reference.fednova(p, 0.0), True),
     ("fednova", {"mu": 0.3}, lambda p: reference.fednova(p, 0.3), False),
     ("fednag", {"gamma": 0.6}, lambda p: reference.fastslowmo(p, 0.6, 0.0, False), False),
@@ -103,7 +103,7 @@ OPTIONS: list[tuple[str, dict[str, Any], Callable[[Problem], list[Array]]]] = [
     ("fedadam", {"beta1": 0.7, "beta2": 0.95, "tau": 1e-2, "v0": 0.0}, adaptive("adam", 0.7, 0.0)),
     ("fedyogi", {"beta1": 0.7, "beta2": 0.95, "tau": 1e-2, "v0": 0.3}, adaptive("yogi", 0.7, 0.3)),
     ("fedadagrad", {"beta1": 0.7, "tau": 1e-2, "v0": 0.3}, adaptive("adagrad", 0.7, 0.3)),
-    ("fedexp", {"eps": 1e-2, "eps_scale": "one"}, lambda p: reference.fedexp(p, 1e-2, printed=True)),
+    ("fedexp", {"eps": 1e-3, "eps_scale": "one"}, lambda p: reference.fedexp(p, 1e-3, printed=True)),
     ("fednova", {"gmf": 0.6}, lambda p: reference.fednova(p, 0.0, 0.6)),
     ("fednova", {"gmf": 0.6, "mu": 0.3}, lambda p: reference.fednova(p, 0.3, 0.6)),
     (
@@ -182,6 +182,17 @@ def test_options(name: str, settings: dict[str, Any], second: Callable[[Problem]
     here = small(weight_decay=0.05, **DECAY)
     mine = trajectory(here, name, ROUNDS, participate=PARTICIPATE, **settings)
     np.testing.assert_allclose(mine, second(naive(here)), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("training", [{}, {"weight_decay": 0.05} | DECAY, *MOMENTUM])
+def test_fedexp_extrapolates_in_these_comparisons(training: dict[str, Any]) -> None:
+    here = small(**training)
+    rates, printed = (
+        [r.notes["server_lr"] for r in play(here, "fedexp", ROUNDS, PARTICIPATE, eps=1e-3, eps_scale=scale)]
+        for scale in ("cohort", "one")
+    )
+    assert max(rates) > 1.05
+    assert np.max(np.abs(np.subtract(rates, printed))) > 1e-3  # and ε matters
 
 
 @pytest.mark.parametrize("lite", [False, True])
