@@ -140,9 +140,11 @@ def fedmom(problem: Problem, beta: float, server_lr: float) -> list[Array]:
     return path
 
 
-def adaptive(problem: Problem, kind: str, server_lr: float, beta1: float, beta2: float, tau: float) -> list[Array]:
+def adaptive(
+    problem: Problem, kind: str, server_lr: float, beta1: float, beta2: float, tau: float, v0: float | None = None
+) -> list[Array]:
     w, path = problem.start, []
-    m, v = 0 * w, 0 * w + tau**2
+    m, v = 0 * w, 0 * w + (tau**2 if v0 is None else v0)
     for t in range(len(problem.cohorts)):
         D = -displacements(problem, t, w)
         m = beta1 * m + (1 - beta1) * D
@@ -161,22 +163,22 @@ def adaptive(problem: Problem, kind: str, server_lr: float, beta1: float, beta2:
     return path
 
 
-def fedexp(problem: Problem, eps: float) -> list[Array]:
+def fedexp(problem: Problem, eps: float, printed: bool = False) -> list[Array]:
     w, path = problem.start, []
     for t, S in enumerate(problem.cohorts):
         d, square = 0 * w, 0.0
         for p, i in zip(problem.shares(t, False), S, strict=True):
             d_i = w - train(problem, t, i, w, problem.g)[0]
             d, square = d + p * d_i, square + p * float(d_i @ d_i)
-        eps_t = eps * len(S) * (problem.rates[t] / problem.rates[0]) ** 2
+        eps_t = eps * (1 if printed else len(S)) * (problem.rates[t] / problem.rates[0]) ** 2
         new = w - max(1.0, square / (2 * (float(d @ d) + eps_t))) * d
         path.append((w + new) / 2)
         w = new
     return path
 
 
-def fednova(problem: Problem, mu: float) -> list[Array]:
-    w, path = problem.start, []
+def fednova(problem: Problem, mu: float, gmf: float = 0.0) -> list[Array]:
+    w, slow, path = problem.start, 0 * problem.start, []
     for t, S in enumerate(problem.cohorts):
         tau_eff, step, lr = 0.0, 0 * w, problem.rates[t]
         for p, i in zip(problem.shares(t, False), S, strict=True):
@@ -186,7 +188,8 @@ def fednova(problem: Problem, mu: float) -> list[Array]:
                 carried = problem.momentum * carried + 1
                 a = a * (1 - lr * mu) + (1 + problem.momentum * carried if problem.nesterov else carried)
             tau_eff, step = tau_eff + p * a, step + p * (w - x) / a
-        w = w - tau_eff * step
+        slow = gmf * slow + tau_eff * step / lr
+        w = w - lr * slow
         path.append(w)
     return path
 
@@ -221,11 +224,19 @@ def fastslowmo(problem: Problem, gamma: float, gamma_a: float, velocity: bool) -
     return path
 
 
-def domo(problem: Problem, mu_s: float, mu_l: float, beta: float, during: bool) -> list[Array]:
+def domo(
+    problem: Problem,
+    mu_s: float,
+    mu_l: float,
+    beta: float,
+    during: bool,
+    alpha: float = 1.0,
+    uniform: bool = True,
+) -> list[Array]:
     w, m, path = problem.start, 0 * problem.start, []
     for t, S in enumerate(problem.cohorts):
         lr, D, steps = problem.rates[t], 0 * w, []
-        for p, i in zip(problem.shares(t, True), S, strict=True):
+        for p, i in zip(problem.shares(t, uniform), S, strict=True):
             batches = problem.batches(t, i)
             K = len(batches)
             x, h, total = (w if during else w - lr * K * beta * m), 0 * w, 0 * w
@@ -238,16 +249,18 @@ def domo(problem: Problem, mu_s: float, mu_l: float, beta: float, during: bool) 
             D = D + p * total / K
             steps.append(K)
         m = mu_s * m + D
-        w = w - lr * sum(steps) / len(steps) * m
+        w = w - alpha * lr * sum(steps) / len(steps) * m
         path.append(w)
     return path
 
 
-def fedadc(problem: Problem, beta_g: float, beta_l: float, ahead: bool) -> list[Array]:
+def fedadc(
+    problem: Problem, beta_g: float, beta_l: float, ahead: bool, alpha: float = 1.0, uniform: bool = True
+) -> list[Array]:
     w, m, path = problem.start, 0 * problem.start, []
     for t, S in enumerate(problem.cohorts):
         lr, d = problem.rates[t], 0 * w
-        for p, i in zip(problem.shares(t, True), S, strict=True):
+        for p, i in zip(problem.shares(t, uniform), S, strict=True):
             batches, x = problem.batches(t, i), w
             mbar = m / len(batches)
             for rows in batches:
@@ -255,8 +268,28 @@ def fedadc(problem: Problem, beta_g: float, beta_l: float, ahead: bool) -> list[
                 x = x - lr * problem.outer(problem.g(at, rows) + beta_l * mbar, x)
             d = d + p * (w - x)
         m = d / lr + (beta_g - beta_l) * m
-        w = w - lr * m
+        w = w - alpha * lr * m
         path.append(w)
+    return path
+
+
+def mime(
+    problem: Problem, beta: float, lite: bool, server_lr: float = 1.0, uniform: bool = False
+) -> list[tuple[Array, Array]]:
+    """The model and the momentum. An inner decay belongs to f_i: it is in all three gradients."""
+    w, m, path = problem.start, 0 * problem.start, []
+    first = np.concatenate([[0], np.cumsum(problem.sizes)])
+    for t, S in enumerate(problem.cohorts):
+        p = problem.shares(t, uniform)
+        c = sum(q * problem.g(w, np.arange(first[i], first[i + 1])) for q, i in zip(p, S, strict=True))
+
+        def direction(x: Array, rows: Any, w: Array = w, m: Array = m, c: Any = c) -> Array:
+            g = problem.g(x, rows) if lite else problem.g(x, rows) - problem.g(w, rows) + c
+            return (1 - beta) * g + beta * m
+
+        d = sum(q * (w - train(problem, t, i, w, direction)[0]) for q, i in zip(p, S, strict=True))
+        w, m = w - server_lr * d, (1 - beta) * c + beta * m
+        path.append((w, m))
     return path
 
 
@@ -281,6 +314,8 @@ def fedmrur(
     sigma: float = 1.0,
     beta: float = 1.0,
     mean: bool = True,
+    server_lr: float = 1.0,
+    uniform: bool = True,
 ) -> list[Array]:
     """Without γ and normalisation it is MoFedSAM, and with ρ = 0 as well FedCM."""
     w, delta, path = problem.start, 0 * problem.start, []
@@ -304,10 +339,11 @@ def fedmrur(
                 x = x - lr * problem.outer(alpha * g + (1 - alpha) * delta, x)
             ds.append(w - x)
             steps.append(len(problem.batches(t, i)))
-        D = sum(ds) / len(ds)
+        p = problem.shares(t, uniform)
+        D = sum(q * d for q, d in zip(p, ds, strict=True))
         if normalise:
-            D = D / np.linalg.norm(D) * np.mean([np.linalg.norm(d) for d in ds])
-        w = w - D
+            D = D / np.linalg.norm(D) * sum(q * np.linalg.norm(d) for q, d in zip(p, ds, strict=True))
+        w = w - server_lr * D
         delta = D / (lr * sum(steps) / len(steps))
         path.append(w)
     return path
@@ -330,7 +366,7 @@ def fedsam(problem: Problem, rho: float) -> list[Array]:
     return path
 
 
-def fedsmoo(problem: Problem, rho: float, lambda_p: float, smoo: bool) -> list[Array]:
+def fedsmoo(problem: Problem, rho: float, lambda_p: float, smoo: bool, uniform: bool = True) -> list[Array]:
     """Without ``smoo`` it is FedSpeed."""
     w, s, path = problem.start, 0 * problem.start, []
     N = len(problem.sizes)
@@ -354,15 +390,21 @@ def fedsmoo(problem: Problem, rho: float, lambda_p: float, smoo: bool) -> list[A
             models.append(train(problem, t, i, w, direction)[0])
         for i, x in zip(S, models, strict=True):
             h[i] = h[i] + (x - w)
-        w = sum(models) / len(models) + sum(h) / N
+        p = problem.shares(t, uniform)
+        all_shares = [1 / N if uniform else n / sum(problem.sizes) for n in problem.sizes]
+        w = sum(q * x for q, x in zip(p, models, strict=True)) + sum(
+            q * dual for q, dual in zip(all_shares, h, strict=True)
+        )
         if smoo:
-            mean = sum(mu[i] for i in S) / len(S)
+            mean = sum(q * mu[i] for q, i in zip(p, S, strict=True))
             s = rho * mean / (np.linalg.norm(mean) + 1e-12)
         path.append(w)
     return path
 
 
-def pfedmo(problem: Problem, gamma: float, pi: float, variant: str) -> tuple[list[Array], list[Array], list[Array]]:
+def pfedmo(
+    problem: Problem, gamma: float, pi: float, variant: str, repr_reset: bool = False, uniform: bool = False
+) -> tuple[list[Array], list[Array], list[Array]]:
     """The global model, the representation model and the scores after every round: positions y, as printed."""
     N, start = len(problem.sizes), problem.start
     sent = [(start, start) for _ in range(N)]  # what each worker would be sent
@@ -384,7 +426,7 @@ def pfedmo(problem: Problem, gamma: float, pi: float, variant: str) -> tuple[lis
             loss = -float((teacher * np.log(worker)).sum() / len(X))
             worst[i] = max(worst.get(i, loss), loss)
             s[i] = 1 - loss / worst[i]
-        q = problem.shares(t, False)
+        q = problem.shares(t, uniform)
         xbar = sum(p * ends[i][0] for p, i in zip(q, S, strict=True))
         ybar = sum(p * ends[i][1] for p, i in zip(q, S, strict=True))
         for i in range(N):
@@ -401,5 +443,7 @@ def pfedmo(problem: Problem, gamma: float, pi: float, variant: str) -> tuple[lis
             sent[i] = (x_plus, y_plus)
         path.append(sum(p * sent[i][0] for p, i in zip(q, S, strict=True)))
         representation.append(x_r)
+        if repr_reset:
+            x_r, y_r = path[-1], sum(p * sent[i][1] for p, i in zip(q, S, strict=True))
         scores.append(np.array(s))
     return path, representation, scores

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from undrift.algorithms import create
+from undrift.algorithms.fastslowmo import Server
 from undrift.core.errors import InvalidInput
+from undrift.core.loop import Loop, Memory, Snapshot
 from undrift.core.training import Training
+from undrift.runtimes.serial import Serial
 from worked import play, quad1, quadratics, slopes, trajectory
 
 A, C, P = np.array([[1, 2], [2, 1]]), np.array([[1, 0], [0, -1]]), np.array([0.25, 0.75])  # QUAD-1
@@ -69,6 +72,18 @@ def test_fastslowmo_in_position_form_counts_the_server_momentum_twice() -> None:
     assert torch.equal(position.x, velocity.x)
 
 
+@pytest.mark.parametrize(("form", "total"), [("position", 0.4 / (1 - 0.6)), ("velocity", 0.4)])
+def test_what_fastslowmos_server_momentum_moves_in_all(form: str, total: float) -> None:
+    """No gradients, and one move of the mean: how far it carries on, in the next interval and at the server."""
+    here, method = slopes([(0.0,)], steps=80, lr=0.1), create("fastslowmo", gamma=0.6, gamma_a=0.4, form=form)
+    loop = Loop(here, method, Serial(here), 1, Memory())
+    none = torch.zeros(1, dtype=torch.float64)
+    moved = loop.play(Snapshot(0, Server(none, none, none - 1), here.start()[1])).snapshot  # x̄ moves from -1 to 0
+    np.testing.assert_allclose(moved.server.x, [0.4], rtol=1e-14)
+    after = loop.play(moved).snapshot.server.X
+    np.testing.assert_allclose(after, [total], rtol=1e-13)
+
+
 def test_fastslowmo_warns_where_the_position_form_oscillates() -> None:
     with pytest.warns(UserWarning, match=r"gamma_a/\(1-gamma\) = 1.2 > 1"):
         play(quad1(), "fastslowmo", 1, gamma=0.5, gamma_a=0.6)
@@ -88,6 +103,13 @@ def test_domo_averages_the_clients_own_buffers() -> None:
     rounds = play(slopes([(1.0,)], steps=2), "domo", 3, mu_s=0.5, mu_l=0.5, beta=1.0)
     # h = 1, 1.5: D = 1.25 whatever m is; so m = 1.25 (1 - 0.5^t)/0.5
     np.testing.assert_allclose([r.snapshot.server.m.item() for r in rounds], [1.25, 1.875, 2.1875], rtol=1e-14)
+
+
+def test_fedadcs_momentum_is_domos_summed_over_the_steps() -> None:
+    adc = play(quad1(steps=3), "fedadc", 4, beta_g=0.6, beta_l=0.4)
+    domos = play(quad1(steps=3), "domos", 4, mu_s=0.6, mu_l=0, beta=0.4)
+    for ours, theirs in zip(adc, domos, strict=True):
+        np.testing.assert_allclose(ours.snapshot.server.m, 3 * theirs.snapshot.server.m, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("form", ["heavy-ball", "nesterov"])
@@ -121,6 +143,15 @@ def test_outer_weight_decay_acts_as_if_divided_by_alpha(
     training = Training(lr=0.1, batch_size=0, steps=2, weight_decay=0.05, decay_mode=mode)
     alone = quadratics([[1]], [[1]], [1], [0.0], training)
     assert trajectory(alone, name, 500, alpha=0.1, **settings)[-1] == pytest.approx([point], abs=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["outer", "inner"])
+@pytest.mark.parametrize(("name", "settings"), [("mime", {"beta": 0.9}), ("mimelite", {"beta": 0.9}), ("fedadc", {})])
+def test_elsewhere_weight_decay_acts_as_it_is_set(name: str, settings: dict[str, Any], mode: str) -> None:
+    """m is a mean of gradients (Mime), or all of the step counts alike (FedADC): nothing is divided by 1-β."""
+    training = Training(lr=0.1, batch_size=0, steps=2, weight_decay=0.05, decay_mode=mode)
+    alone = quadratics([[1]], [[1]], [1], [0.0], training)
+    assert trajectory(alone, name, 500, **settings)[-1] == pytest.approx([1 / 1.05], abs=1e-9)
 
 
 @pytest.mark.parametrize(

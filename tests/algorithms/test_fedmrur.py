@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import tensor
 
-from undrift.algorithms.fedmrur import FedMRUR
+from undrift.algorithms.fedmrur import FedMRUR, Server
 from undrift.core.errors import InvalidInput
+from undrift.core.loop import Loop, Memory, Snapshot
+from undrift.runtimes.serial import Serial
 from worked import play, quad1, slopes, small, trajectory
 
 UNEQUAL = [(4.0, 0.0), (0.0, 2.0), (-3.0, 1.0), (0.0, -1.0)]
@@ -112,6 +114,29 @@ def test_the_momentum_is_a_gradient_whatever_the_rate_and_the_steps(training: di
     rates = [federation.training.lr_at(t) * federation.training.steps_for(1) for t in range(1, 6)]
     walked = -np.cumsum(np.array(rates)[:, None] * deltas, axis=0)
     np.testing.assert_allclose([r.snapshot.server.x.tolist() for r in rounds], walked, rtol=0, atol=1e-14)
+
+
+def test_the_first_round_is_fedsams_at_a_fraction_of_the_rate() -> None:
+    first = trajectory(small(lr=0.2), "fedmrur", 1, regulariser=False, normalise=False, alpha=0.3, rho=0.5)
+    slower = trajectory(small(lr=0.3 * 0.2), "fedsam", 1, weights="uniform", rho=0.5)
+    np.testing.assert_allclose(first, slower, rtol=0, atol=1e-14)
+
+
+def test_what_clients_do_not_share_keeps_the_momentum_alive() -> None:
+    """Gradients that cancel and are orthogonal to Δ: its length moves to s√(α/(2-α)), whatever it was."""
+    s, alpha = 3.0, 0.1
+    here = slopes([(0.0, s), (0.0, -s)], lr=0.1, steps=2)
+    method = FedMRUR(regulariser=False, sam=False, alpha=alpha)
+    loop = Loop(here, method, Serial(here), 2, Memory())
+    for length in (0.01, 5.0):
+        snapshot = Snapshot(0, Server(*(tensor([x, 0.0], dtype=torch.float64) for x in (0.0, length))), here.start()[1])
+        squares = [length**2]
+        for _ in range(150):
+            snapshot = loop.play(snapshot).snapshot
+            squares.append(float(snapshot.server.delta.square().sum()))
+        expected = (1 - alpha) ** 2 * np.array(squares[:-1]) + (alpha * s) ** 2
+        np.testing.assert_allclose(squares[1:], expected, rtol=1e-12)
+        assert np.sqrt(squares[-1]) == pytest.approx(s * np.sqrt(alpha / (2 - alpha)), rel=1e-11)
 
 
 @pytest.mark.slow

@@ -86,6 +86,12 @@ ROWS: list[tuple[Side, Side, dict[str, Any]]] = [
         {"exact": True},
     ),
     (
+        ("fedmrur", {"gamma": 0, "normalise": False, "rho": 0, "alpha": 0.3}),
+        ("fedcm", {"alpha": 0.3}),
+        {"exact": True},
+    ),
+    (("fedmrur", {"gamma": 0, "normalise": False, "rho": 0, "alpha": 1}), ("fedavg", UNIFORM), {}),
+    (
         ("fedmrur", {"regulariser": False, "normalise": False, "sam": False, "momentum": False}),
         ("fedavg", UNIFORM),
         {},

@@ -38,6 +38,16 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", QUOTING)
+def test_the_allowed_values_and_their_reasons_are_those_of_the_class(name: str) -> None:
+    for setting in algorithms()[name].settings():
+        row = re.search(rf"^\| `{setting.name}` \| .*? \| (.*?) \| (.*?) \|$", PAGES[name], flags=re.M)
+        assert row is not None, setting.name
+        why = f" ({setting.bounds.why})" if setting.bounds and setting.bounds.why else ""
+        assert row[1] == setting.allowed + " or none" * setting.optional + why, setting.name
+        assert row[2].replace("&#124;", "|") == setting.help, setting.name
+
+
+@pytest.mark.parametrize("name", QUOTING)
 def test_the_stated_cost_is_that_of_the_class(name: str) -> None:
     cost = algorithms()[name].cost
     stated = (cost.down, cost.up, cost.kept, cost.gradients, cost.forwards, cost.flops)

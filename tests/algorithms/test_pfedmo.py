@@ -58,6 +58,8 @@ def test_equations_11_and_12_in_the_papers_own_form(variant: str) -> None:
         x, u = method.mix(server, server.s[client])
         np.testing.assert_allclose(x, x_i, rtol=0, atol=1e-13)
         np.testing.assert_allclose(x + LR * GAMMA * u, y_i, rtol=0, atol=1e-13)
+        if variant == "interp":  # without the last term it does not matter whether points or velocities are mixed
+            np.testing.assert_allclose(u, (1 - share) * server.u + share * server.u_r, rtol=0, atol=1e-13)
         assert torch.equal(method.personal(server, None, client, None), x)  # type: ignore[arg-type]
 
 
@@ -109,6 +111,15 @@ def test_with_scores_of_zero_it_is_fednag(monkeypatch: pytest.MonkeyPatch, varia
     for mine, other in zip(states(variant, participate=3), theirs, strict=True):
         assert torch.equal(mine.x, other.x)
         assert torch.equal(mine.u, other.u)
+
+
+@pytest.mark.parametrize("pi", [0.3, 1.0])
+def test_as_printed_without_momentum_it_is_fedavg_for_any_scores(monkeypatch: pytest.MonkeyPatch, pi: float) -> None:
+    monkeypatch.setattr(PFedMo, "scores", given(0.9, 0.1, 0.5, 0.7, 0.3))
+    servers = states("literal", participate=3, gamma=0.0, pi=pi)
+    averaged = [r.snapshot.server.x for r in play(small(lr=LR), "fedavg", 4, participate=3)]
+    for server, other in zip(servers, averaged, strict=True):
+        np.testing.assert_allclose(PFedMo(gamma=0.0, pi=pi).models(server)["global"], other, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

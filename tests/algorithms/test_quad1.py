@@ -209,4 +209,4 @@ DOMO = (0.148148148148, -0.610169491525)
 def test_fixed_points(federation: Callable[[], Federation], name: str, settings: dict[str, Any], point: Pair) -> None:
     rounds = 500 if name in ("fedcm", "mime", "mimelite") else 200
     reached = trajectory(federation(), name, rounds, **settings)[-1]
-    np.testing.assert_allclose(reached, point, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(reached, point, **TOLERANCE)

@@ -171,6 +171,15 @@ def test_fednova_takes_momentum_or_prox() -> None:
         play(quad1(momentum=0.9), "fednova", 1, mu=0.1)
 
 
+def test_a_proximal_step_that_does_not_settle_is_refused() -> None:
+    """At lr mu = 2 a model swings from one side of w to the other, and after two steps a_i = 0."""
+    with pytest.raises(InvalidInput, match=r"mu = 20 with lr = 0.1: their product must be below 2"):
+        play(quad1(), "fednova", 1, mu=20.0)
+    a = (1 - (1 - 1.9) ** 2) / 1.9  # just below it: d_i = lr a_i b_i on linear losses, as always
+    moved = trajectory(slopes([(3.0,)], steps=2, lr=0.1), "fednova", 1, mu=19.0)[0]
+    np.testing.assert_allclose(moved, [-0.1 * a * 3], rtol=1e-13)
+
+
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

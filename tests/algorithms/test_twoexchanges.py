@@ -11,7 +11,8 @@ import torch
 from recording import recorded
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
-from worked import play, small, toy, trajectory
+from undrift.core.training import Training
+from worked import play, quadratics, small, toy, trajectory
 
 ONE_STEP: dict[str, Any] = {"steps": 1, "batch_size": 0}
 
@@ -71,6 +72,34 @@ def test_one_step_is_centralised_momentum_with_the_previous_momentum(name: str) 
         w, m = w - eta * ((1 - beta) * c + beta * m), (1 - beta) * c + beta * m
         np.testing.assert_allclose(result.snapshot.server.x, w, rtol=0, atol=1e-14)
         np.testing.assert_allclose(result.snapshot.server.m, m, rtol=0, atol=1e-14)
+
+
+def test_one_step_of_mime_does_not_depend_on_the_minibatch() -> None:
+    """At the received model the two gradients of the batch cancel, and c is left."""
+    here, beta, eta = small(steps=1, batch_size=2), 0.6, 0.2
+    w, _ = here.start()
+    m = w * 0
+    for t, result in enumerate(play(here, "mime", 4, participate=3, beta=beta), start=1):
+        c = gradient(here, w, here.population.sample(here.seed, t, 3))
+        w, m = w - eta * ((1 - beta) * c + beta * m), (1 - beta) * c + beta * m
+        np.testing.assert_allclose(result.snapshot.server.x, w, rtol=0, atol=1e-14)
+
+
+def test_with_equal_hessians_every_client_of_mime_walks_as_one_that_has_all_data() -> None:
+    a, c, p = np.array([1.0, 2.0]), np.array([[1.0, 0.0], [0.0, -1.0]]), np.array([0.25, 0.75])
+    training = Training(lr=0.1, batch_size=0, steps=3)
+    here = quadratics([a.tolist()] * 2, c.tolist(), [1, 3], [2.0, 1.0], training)
+    w, m = np.array([2.0, 1.0]), np.zeros(2)
+    _, seen = recorded(here, "mime", 4, beta=0.6)
+    for task, replies in seen:
+        if task.survey:
+            continue
+        full, x = a * (w - p @ c), w
+        for _ in range(3):
+            x = x - 0.1 * (0.4 * a * (x - p @ c) + 0.6 * m)
+        for reply in replies:
+            np.testing.assert_allclose(reply.up.x, x, rtol=0, atol=1e-14)
+        w, m = x, 0.4 * full + 0.6 * m
 
 
 def test_mimelite_takes_its_gradient_at_the_received_model() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from undrift import cli
+from undrift.history import History
 from undrift.ledger import Ledger
 
 SMALL = ["--clients", "6", "--participate", "3", "--rounds", "3", "--runtime", "serial"]
@@ -85,6 +86,36 @@ def test_compare_prints_a_table_and_says_what_was_not_reached() -> None:
     assert [row["seeds"] for row in rows] == ["2", "2"]
     with Ledger("runs/ledger.sqlite") as ledger:
         assert len(ledger.runs()) == 4  # nothing was run again
+
+
+def test_a_run_of_pfedmo_shows_its_two_controls(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["run", "--algorithm", "pfedmo", "--gamma", "0.7", "--name", "mine", *SMALL]) == 0
+    out = capsys.readouterr().out
+    with Ledger("runs/ledger.sqlite") as ledger:
+        mine, control = ledger.runs()
+        accuracy = History.of(ledger, control).curve("global", "test", "accuracy")[1][-1]
+    assert "representation model, accuracy on test" in out
+    assert f"Its control FedNAG (gamma=0.7), on the same partition, ends at {100 * accuracy:.1f} %" in out
+    assert (mine.name, control.name) == ("mine", "mine-fednag")
+    assert mine.facts["partition_fingerprint"] == control.facts["partition_fingerprint"]
+    assert cli.run(["run", "--algorithm", "pfedmo", *SMALL, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["experiment"]["algorithm"]["name"] == "pfedmo"  # one document
+
+
+def test_a_comparison_with_pfedmo_has_its_controls(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--algorithms", "pfedmo,pfedmo:gamma=0.7:variant=interp,fednag", "--seeds", "1"]
+    assert cli.run(["compare", *chosen, *SMALL]) == 0
+    out = capsys.readouterr().out
+    assert out.count("its representation model alone ends at") == 2
+    with Ledger("runs/ledger.sqlite") as ledger:
+        runs = ledger.runs()
+    assert [(r.experiment["algorithm"]["name"], r.experiment["algorithm"]["gamma"]) for r in runs] == [
+        ("pfedmo", 0.5),
+        ("pfedmo", 0.7),
+        ("fednag", 0.5),
+        ("fednag", 0.7),  # a control of the second, with its momentum
+    ]
+    assert len({r.facts["partition_fingerprint"] for r in runs}) == 1
 
 
 def test_algorithms_and_partition_tell_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,8 +36,8 @@ class Double(Algorithm[Server, Nothing, Down, Up]):
     mu_l: Annotated[
         float, "local momentum μ_l", between(0, 1, "at 1 no gradient is ever forgotten", open_high=True)
     ] = 0.5
-    beta: Annotated[float, "fusion β of the server momentum into local training", between(0, 1)] = 0.5
-    alpha: Annotated[float, "factor α of the server step", positive()] = 1.0
+    beta: Annotated[float, "fusion β of the server momentum into local training", between(0, 1, "it is a share")] = 0.5
+    alpha: Annotated[float, "factor α of the server step", positive("at 0 the model stays, below 0 it climbs")] = 1.0
     weights: Annotated[Literal["samples", "uniform"], "weights of the mean of D_i"] = "uniform"
 
     def server_init(self, x: Tensor, population: Population) -> Server:

@@ -34,8 +34,10 @@ class FedADC(Algorithm[Server, Nothing, Down, Displaced]):
     beta_g: Annotated[
         float, "server momentum β_g", between(0, 1, "at 1 no update is ever forgotten", open_high=True)
     ] = 0.5
-    beta_l: Annotated[float, "momentum β_l embedded in the local steps", between(0, 1, open_high=True)] = 0.5
-    alpha: Annotated[float, "factor α of the server step", positive()] = 1.0
+    beta_l: Annotated[
+        float, "momentum β_l embedded in the local steps", between(0, 1, "it is a momentum", open_high=True)
+    ] = 0.5
+    alpha: Annotated[float, "factor α of the server step", positive("at 0 the model stays, below 0 it climbs")] = 1.0
     form: Annotated[
         Literal["heavy-ball", "nesterov"], "gradient at the local model, or after the momentum has moved it"
     ] = "heavy-ball"

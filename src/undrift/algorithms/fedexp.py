@@ -31,7 +31,11 @@ class FedExP(Algorithm[Server, Nothing, Broadcast, Up]):
     )
     cost: ClassVar[Cost] = Cost(flops="2 * d")
 
-    eps: Annotated[float, "ε in the denominator; shrinks with the square of the learning rate", nonnegative()] = 1e-3
+    eps: Annotated[
+        float,
+        "ε in the denominator; shrinks with the square of the learning rate",
+        nonnegative("a negative one could make it 0"),
+    ] = 1e-3
     eps_scale: Annotated[Literal["cohort", "one"], "ε times |S| (authors' code) or as it is (paper)"] = "cohort"
 
     def server_init(self, x: Tensor, population: Population) -> Server:

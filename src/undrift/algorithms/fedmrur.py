@@ -48,7 +48,7 @@ class FedMRUR(Algorithm[Server, Nothing, Down, Up]):
     reduction: Annotated[Literal["mean", "sum"], "regulariser per minibatch: mean or sum over its samples"] = "mean"
     rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.1
     alpha: Annotated[float, "share α of the client's own gradient", between(0, 1, "it is a mixture")] = 0.1
-    server_lr: Annotated[float, "server step size η_g", positive()] = 1.0
+    server_lr: Annotated[float, "server step size η_g", positive("at 0 the model stays, below 0 it climbs")] = 1.0
     weights: Annotated[Literal["samples", "uniform"], "weights of the means of updates and lengths"] = "uniform"
 
     def server_init(self, x: Tensor, population: Population) -> Server:

@@ -34,7 +34,9 @@ class FedNova(Algorithm[Server, Nothing, Broadcast, Up]):
     )
 
     mu: Annotated[float, "proximal weight μ of the local steps", nonnegative("a negative one pushes away from w")] = 0.0
-    gmf: Annotated[float, "slow momentum on the server", between(0, 1, open_high=True)] = 0.0
+    gmf: Annotated[
+        float, "slow momentum on the server", between(0, 1, "at 1 no update is ever forgotten", open_high=True)
+    ] = 0.0
 
     def server_init(self, x: Tensor, population: Population) -> Server:
         return Server(x, zeros_like(x))
@@ -61,4 +63,9 @@ class FedNova(Algorithm[Server, Nothing, Broadcast, Up]):
             raise InvalidInput(
                 f"FedNova: mu = {self.mu:g} with local momentum {training.momentum:g}: use one of the two, "
                 "the normaliser a_i is known only for either"
+            )
+        if self.mu * training.lr >= 2:
+            raise InvalidInput(
+                f"FedNova: mu = {self.mu:g} with lr = {training.lr:g}: their product must be below 2, "
+                "or the proximal steps swing around w without end and a_i may be 0"
             )

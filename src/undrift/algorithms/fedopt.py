@@ -24,8 +24,8 @@ class Server(State):
 class FedOpt(Algorithm[Server, Nothing, Broadcast, Displaced]):
     """What the three have in common: all but the second moment."""
 
-    server_lr: Annotated[float, "server step size η", positive()] = 0.1
-    beta1: Annotated[float, "decay β_1 of the first moment", between(0, 1, open_high=True)] = 0.9
+    server_lr: Annotated[float, "server step size η", positive("at 0 the model stays, below 0 it climbs")] = 0.1
+    beta1: Annotated[float, "decay β_1 of the first moment", between(0, 1, "at 1 it stays at 0", open_high=True)] = 0.9
     tau: Annotated[float, "adaptivity τ", positive("the step divides by √v + τ")] = 1e-3
     v0: Annotated[float | None, "second moment before the first round; none: τ²", nonnegative("it is a square")] = None
 
@@ -49,7 +49,7 @@ class FedAdagrad(FedOpt):
     title: ClassVar[str] = "FedAdagrad"
     paper: ClassVar[str] = PAPER
 
-    beta1: Annotated[float, "decay β_1 of the first moment", between(0, 1, open_high=True)] = 0.0
+    beta1: Annotated[float, "decay β_1 of the first moment", between(0, 1, "at 1 it stays at 0", open_high=True)] = 0.0
 
     def second(self, v: Tensor, D: Tensor) -> Tensor:
         return v + D**2
@@ -62,7 +62,7 @@ class FedYogi(FedOpt):
     title: ClassVar[str] = "FedYogi"
     paper: ClassVar[str] = PAPER
 
-    beta2: Annotated[float, "decay β_2 of the second moment", between(0, 1)] = 0.99
+    beta2: Annotated[float, "decay β_2 of the second moment", between(0, 1, "it is a mixture")] = 0.99
 
     def second(self, v: Tensor, D: Tensor) -> Tensor:
         return v - (1 - self.beta2) * D**2 * sign(v - D**2)
@@ -75,7 +75,7 @@ class FedAdam(FedOpt):
     title: ClassVar[str] = "FedAdam"
     paper: ClassVar[str] = PAPER
 
-    beta2: Annotated[float, "decay β_2 of the second moment", between(0, 1)] = 0.99
+    beta2: Annotated[float, "decay β_2 of the second moment", between(0, 1, "it is a mixture")] = 0.99
 
     def second(self, v: Tensor, D: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * D**2

@@ -53,7 +53,7 @@ class MoFedSAM(Algorithm[Server, Nothing, Down, Displaced]):
     alpha: Annotated[
         float, "share α of the client's own gradient (the paper's β)", between(0, 1, "it is a mixture")
     ] = 0.1
-    server_lr: Annotated[float, "server step size η_g", positive()] = 1.0
+    server_lr: Annotated[float, "server step size η_g", positive("at 0 the model stays, below 0 it climbs")] = 1.0
     weights: Annotated[Literal["samples", "uniform"], "weights of the mean of the displacements"] = "uniform"
 
     def server_init(self, x: Tensor, population: Population) -> Server:

@@ -25,7 +25,9 @@ class SlowMo(Algorithm[Server, Nothing, Broadcast, Displaced]):
     )
 
     beta: Annotated[float, "slow momentum β", between(0, 1, "at 1 no update is ever forgotten", open_high=True)] = 0.5
-    alpha: Annotated[float, "slow learning rate α, a factor on the local rate", positive()] = 1.0
+    alpha: Annotated[
+        float, "slow learning rate α, a factor on the local rate", positive("at 0 the model stays, below 0 it climbs")
+    ] = 1.0
 
     def server_init(self, x: Tensor, population: Population) -> Server:
         return Server(x, zeros_like(x))

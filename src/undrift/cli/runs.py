@@ -137,8 +137,13 @@ def run(
     with open_ledger(ledger, create=True) as book, tracking(book, track):
         result = _guarded(book, [built], root, quiet)[0]
         announce(result, as_json)
-        for control in type(built.algorithm).controls if not as_json else ():
-            say(f"Its control {control} has not been run: undrift compare shows both, on the same partition.")
+        for control in _controls(built):
+            beside = _guarded(book, [control], root, quiet)[0]
+            if not as_json and beside.run is not None:
+                say(
+                    f"Its control {escape(beside.history.label)}, on the same partition, ends at "
+                    f"{100 * beside.accuracy:.1f} % on the test set; recorded as [bold]{escape(beside.run.name)}[/]."
+                )
 
 
 def compare(
@@ -187,13 +192,35 @@ def compare(
 
 def _with_controls(methods: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The methods, and those that must be shown beside them."""
-    names = [m["name"] for m in methods]
+    known = algorithms.algorithms()
     for method in list(methods):
-        for control in algorithms.algorithms()[method["name"]].controls:
-            if control not in names:
-                names.append(control)
-                methods.append({"name": control})
+        for control in known[method["name"]].controls:
+            beside = {"name": control} | _common(method, control)
+            if beside not in methods:
+                methods.append(beside)
     return methods
+
+
+def _common(settings: dict[str, Any], control: str) -> dict[str, Any]:
+    """The settings that a control has as well: a control with another momentum or other weights would be none."""
+    names = [s.name for s in algorithms.algorithms()[control].settings()]
+    return {name: value for name, value in settings.items() if name in names}
+
+
+def _controls(built: Experiment) -> list[Experiment]:
+    """The experiments that must be shown beside one, on the same partition."""
+    plan = built.plan
+    if plan.others_public == "shared":
+        plan = replace(plan, others_public="held-out")
+    return [
+        replace(
+            built,
+            algorithm=algorithms.create(control, **_common(built.algorithm.values(), control)),
+            plan=plan,
+            name=f"{built.name}-{control}" if built.name else "",
+        )
+        for control in type(built.algorithm).controls
+    ]
 
 
 def _grid(values: dict[str, Any], methods: list[dict[str, Any]], seeds: Sequence[int], group: str) -> list[Experiment]:
