@@ -25,8 +25,9 @@ LEDGER = DOCS.parent / "runs" / "pages.sqlite"
 SEEDS, TARGET = (1, 2, 3), 0.85
 BESIDE = {"fedtr": ["fedtr:drift=dual", "fedtr:alpha=1.0:eta_d=0.1", "fedtr:drift=dual:alpha=1.0"]}  # rows of their own
 METHODS = [*algorithms(), *(variant for variants in BESIDE.values() for variant in variants)]
-COMMAND = f"""compare --algorithms {",".join(METHODS)} --data digits --partition dirichlet --partition.alpha 0.1 --clients 100
-    --participate 20 --rounds 50 --seeds 1..3 --target 0.85 --runtime serial --others-public shared --name pages"""
+COMMAND = f"""compare --algorithms {",".join(METHODS)}
+    --data digits --partition dirichlet --partition.alpha 0.1 --clients 100 --participate 20 --rounds 50
+    --seeds 1..3 --target 0.85 --runtime serial --others-public shared --name pages"""
 
 
 def run() -> None:
@@ -93,8 +94,7 @@ def main() -> None:
     run()
     with Ledger(LEDGER) as ledger:
         found = {
-            name: [History.of(ledger, ledger.run(f"pages/{name}/seed{seed}")) for seed in SEEDS]
-            for name in METHODS
+            name: [History.of(ledger, ledger.run(f"pages/{name}/seed{seed}")) for seed in SEEDS] for name in METHODS
         }
     for name in algorithms():
         page = DOCS / "algorithms" / f"{name}.md"
