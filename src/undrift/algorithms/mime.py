@@ -37,8 +37,8 @@ class Frozen(Algorithm[Server, Nothing, D, U]):
     )
     refuses_momentum: ClassVar[str] = "the server's momentum takes its place"
 
-    beta: Annotated[float, "momentum β of the base optimiser", between(0, 1, open_high=True)] = 0.9
-    server_lr: Annotated[float, "server step size η_g", positive()] = 1.0
+    beta: Annotated[float, "momentum β of the base optimiser", between(0, 1, "1 learns nothing", open_high=True)] = 0.9
+    server_lr: Annotated[float, "server step size η_g", positive("the model would stay or climb")] = 1.0
 
     def server_init(self, x: Tensor, population: Population) -> Server:
         return Server(x, zeros_like(x), x[:0])

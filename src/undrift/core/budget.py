@@ -100,11 +100,11 @@ class Estimates:
 class Budgeted(Settings):
     """The settings of a method that chooses its number of local steps within a budget, and the choice."""
 
-    tau: Annotated[int | None, "fixed number τ of local steps; none: adapted", at_least(1)] = None
+    tau: Annotated[int | None, "fixed number τ of local steps; none: adapted", at_least(1, "no step, no round")] = None
     form: Annotated[Literal["corrected", "printed"], "control function: rederived, or eq. 22 as printed"] = "corrected"
-    phi: Annotated[float, "control parameter φ", positive()] = 0.025
-    tau_max: Annotated[int, "largest τ", at_least(1)] = 100
-    growth: Annotated[int, "τ grows at most by this factor from round to round", at_least(1)] = 10
+    phi: Annotated[float, "control parameter φ", positive("the bound divides by it")] = 0.025
+    tau_max: Annotated[int, "largest τ", at_least(1, "no step, no round")] = 100
+    growth: Annotated[int, "τ grows at most by this factor from round to round", at_least(1, "it would shrink")] = 10
     budget: Annotated[tuple[float, ...], "total budget R_m of each resource"] = (60.0,)
     step_cost: Annotated[tuple[float, ...], "mean use of each resource by a local step"] = (0.013015156,)
     step_sd: Annotated[tuple[float, ...], "its standard deviation"] = (0.006946299,)
