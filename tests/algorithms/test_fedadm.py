@@ -227,6 +227,13 @@ def test_the_diagnostics_of_loss_dissimilarity() -> None:
         assert result.notes["Hs"] == 0
 
 
+def test_equal_losses_do_not_mean_equal_gradients() -> None:
+    here = quadratics([[1]] * 2, [[1], [-1]], [1, 1], [0.0], toy().training)
+    for result in play(here, "fedadm", 3, tau=2, alpha=0, **ENDLESS):  # by symmetry the model stays at 0
+        assert (result.notes["B"], result.notes["Hs"]) == pytest.approx((1, 0), abs=1e-14)
+        assert result.notes["delta"] == pytest.approx(1, abs=1e-14)
+
+
 def test_a_cohort_of_one_keeps_its_number_of_steps() -> None:
     with pytest.warns(UserWarning, match="cohort of one has no gradient divergence"):
         played = play(small(sizes=(9,)), "fedadm", 3)
