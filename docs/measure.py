@@ -3,7 +3,7 @@
     python docs/measure.py            # runs what is not in runs/pages.sqlite yet, then writes the pages
 
 The setting is the one the pages' commands give: Dirichlet 0.1, 20 of 100 clients, 50 rounds, the methods' defaults;
-three seeds.
+three seeds. Pages of methods in ``BESIDE`` show other settings as well.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from undrift.ledger import Ledger
 DOCS = Path(__file__).parent
 LEDGER = DOCS.parent / "runs" / "pages.sqlite"
 SEEDS, TARGET = (1, 2, 3), 0.85
-COMMAND = """compare --algorithms all --data digits --partition dirichlet --partition.alpha 0.1 --clients 100
-    --participate 20 --rounds 50 --seeds 1..3 --target 0.85 --runtime serial --others-public shared --name pages"""
+BESIDE = {"fedtr": ["fedtr:drift=dual", "fedtr:alpha=1.0:eta_d=0.1", "fedtr:drift=dual:alpha=1.0"]}  # rows of their own
+METHODS = [*algorithms(), *(variant for variants in BESIDE.values() for variant in variants)]
+COMMAND = f"""compare --algorithms {",".join(METHODS)}
+    --data digits --partition dirichlet --partition.alpha 0.1 --clients 100 --participate 20 --rounds 50
+    --seeds 1..3 --target 0.85 --runtime serial --others-public shared --name pages"""
 
 
 def run() -> None:
@@ -74,6 +77,9 @@ def result(found: dict[str, list[History]], name: str) -> str:
     ]
     wanted = dict.fromkeys(["fedavg", *algorithms()[name].controls, name])
     lines += [row(algorithms()[key].title, found[key]) for key in wanted]
+    for variant in BESIDE.get(name, []):
+        settings = ", ".join(f"`{pair.replace('=', ' = ')}`" for pair in variant.split(":")[1:])
+        lines.append(row(f"{algorithms()[name].title}, {settings}", found[variant]))
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     extra = ""
     others = dict.fromkeys(m for _, m, d, k, _ in found[name][0].metrics if d == "test" and k == "accuracy")
@@ -88,8 +94,7 @@ def main() -> None:
     run()
     with Ledger(LEDGER) as ledger:
         found = {
-            name: [History.of(ledger, ledger.run(f"pages/{name}/seed{seed}")) for seed in SEEDS]
-            for name in algorithms()
+            name: [History.of(ledger, ledger.run(f"pages/{name}/seed{seed}")) for seed in SEEDS] for name in METHODS
         }
     for name in algorithms():
         page = DOCS / "algorithms" / f"{name}.md"

@@ -6,7 +6,7 @@ client keeps at the end, both by the names that undrift's records use.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,14 @@ class Problem:
     lr: float
     rho: float  # local momentum
     decay: float  # weight decay
+    lr_decay: float = 1.0  # factor of the learning rate from round to round
+
+    def rounds(self) -> Iterator[tuple[int, list[int]]]:
+        """The rounds, each with its cohort; ``lr`` is that of the round."""
+        first = self.lr
+        for t, S in enumerate(self.cohorts, 1):
+            self.lr = first * self.lr_decay ** (t - 1)
+            yield t, S
 
     @property
     def n(self) -> Array:
@@ -113,13 +121,23 @@ def share(p: Problem, S: list[int], weights: str) -> float:
 def averaged(p: Problem, direction: Callable[[Array, int, int], Callable[[Array, Rows], Array]]) -> Result:
     """FedAvg with a direction that depends on the received model, the client and the round."""
     w, servers = p.w0, []
-    for t, S in enumerate(p.cohorts, 1):
+    for t, S in p.rounds():
         w = mean(p, S, [p.sgd(w, p.batches(i, t, None), direction(w, i, t)) for i in S])
         servers.append({"x": w})
     return servers, {}
 
 
-def fedavg(p: Problem) -> Result:
+def fedavg(p: Problem, server_lr: float = 1.0, weights: str = "samples") -> Result:
+    w, servers = p.w0, []
+    for t, S in p.rounds():
+        moves = [p.sgd(w, p.batches(i, t, None), p.grad) - w for i in S]
+        w = w + server_lr * mean(p, S, moves, weights)
+        servers.append({"x": w})
+    return servers, {}
+
+
+def central(p: Problem) -> Result:
+    """The cohorts are one client that holds everything."""
     return averaged(p, lambda w, i, t: p.grad)
 
 
@@ -127,12 +145,13 @@ def fedprox(p: Problem, mu: float) -> Result:
     return averaged(p, lambda w, i, t: lambda x, b: p.grad(x, b) + mu * (x - w))
 
 
-def fedtrip(p: Problem, mu: float, first: str = "prox") -> Result:
-    w, servers, h, last = p.w0, [], {}, {}
-    for t, S in enumerate(p.cohorts, 1):
+def fedtrip(p: Problem, mu: float, first: str = "prox", xi: float | None = None) -> Result:
+    w, servers, h, last, fixed = p.w0, [], {}, {}, xi
+    for t, S in p.rounds():
         models = []
         for i in S:
             xi = 1 / (t - last[i]) if i in last else (1 / t if first == "init" else 0)
+            xi = xi if fixed is None else fixed
             old = h.get(i, p.w0)
             models.append(
                 p.sgd(
@@ -154,7 +173,7 @@ def scaffold(
     P = np.ones_like(w)
     if head_only:
         P[: p.head_at] = 0
-    for t, S in enumerate(p.cohorts, 1):
+    for t, S in p.rounds():
         dw, dc = [], []
         for i in S:
             mine, batches = ci.get(i, np.zeros_like(w)), p.batches(i, t, None)
@@ -174,31 +193,35 @@ def fedpvr(p: Problem, weights: str = "uniform") -> Result:
     return scaffold(p, weights=weights, head_only=True)
 
 
-def feddyn(p: Problem, alpha: float, weights: str = "uniform") -> Result:
+def feddyn(p: Problem, alpha: float, weights: str = "uniform", follow: bool = False) -> Result:
     w, servers, h, lam = p.w0, [], np.zeros_like(p.w0), {}
-    for t, S in enumerate(p.cohorts, 1):
+    last = dict.fromkeys(range(len(p.rows)), p.w0)
+    for t, S in p.rounds():
         models = []
         for i in S:
             mine = lam.get(i, np.zeros_like(w))
             x = p.sgd(w, p.batches(i, t, None), lambda x, b, w=w, mine=mine: p.grad(x, b) - mine + alpha * (x - w))
             lam[i] = mine - alpha * (x - w)
+            last[i] = x
             models.append(x)
         change = mean(p, S, [x - w for x in models], weights)
         h = h - alpha * share(p, S, weights) * change
         w = mean(p, S, models, weights) - h / alpha
         servers.append({"x": w, "h": h})
+        if follow:
+            servers[-1]["last"] = mean(p, list(last), list(last.values()), weights)
     return servers, {i: {"lam": v} for i, v in lam.items()}
 
 
-def feddc(p: Problem, alpha: float, weights: str = "uniform") -> Result:
+def feddc(p: Problem, alpha: float, weights: str = "uniform", correct: bool = True) -> Result:
     w, servers, c, zero = p.w0, [], np.zeros_like(p.w0), np.zeros_like(p.w0)
     drift, ci = {}, {}
-    for t, S in enumerate(p.cohorts, 1):
+    for t, S in p.rounds():
         models, dc = [], []
         for i in S:
             h, mine, batches = drift.get(i, zero), ci.get(i, zero), p.batches(i, t, None)
             x = p.sgd(w, batches, lambda x, b, w=w, h=h, e=c - mine: p.grad(x, b) + alpha * (x - w + h) + e)
-            new = mine - c + (w - x) / (p.lr * p.travel(len(batches)))
+            new = mine - c + (w - x) / (p.lr * p.travel(len(batches))) if correct else zero
             drift[i], ci[i] = h + x - w, new
             models.append(x)
             dc.append(new - mine)
@@ -212,7 +235,7 @@ def feddc(p: Problem, alpha: float, weights: str = "uniform") -> Result:
 
 def feddane(p: Problem, mu: float) -> Result:
     w, servers = p.w0, []
-    for t, S in enumerate(p.cohorts, 1):
+    for t, S in p.rounds():
         full = {i: p.grad(w, p.rows[i]) for i in S}
         g_hat = mean(p, S, [full[i] for i in S])
         w = mean(
@@ -231,9 +254,9 @@ def feddane(p: Problem, mu: float) -> Result:
     return servers, {}
 
 
-def mime(p: Problem, beta: float, lite: bool = False) -> Result:
+def mime(p: Problem, beta: float, lite: bool = False, server_lr: float = 1.0) -> Result:
     w, servers, m = p.w0, [], np.zeros_like(p.w0)
-    for t, S in enumerate(p.cohorts, 1):
+    for t, S in p.rounds():
         c = mean(p, S, [p.grad(w, p.rows[i]) for i in S])
         models = []
         for i in S:
@@ -243,13 +266,13 @@ def mime(p: Problem, beta: float, lite: bool = False) -> Result:
                 return (1 - beta) * g + beta * m
 
             models.append(p.sgd(w, p.batches(i, t, None), v))
-        w, m = mean(p, S, models), (1 - beta) * c + beta * m
+        w, m = w + server_lr * (mean(p, S, models) - w), (1 - beta) * c + beta * m
         servers.append({"x": w, "m": m})
     return servers, {}
 
 
-def mimelite(p: Problem, beta: float) -> Result:
-    return mime(p, beta, lite=True)
+def mimelite(p: Problem, beta: float, server_lr: float = 1.0) -> Result:
+    return mime(p, beta, lite=True, server_lr=server_lr)
 
 
 def moon(p: Problem, mu: float, temperature: float, history: int = 1) -> Result:
@@ -273,7 +296,7 @@ def moon(p: Problem, mu: float, temperature: float, history: int = 1) -> Result:
         return v
 
     w, servers = p.w0, []
-    for t, S in enumerate(p.cohorts, 1):
+    for t, S in p.rounds():
         models = [p.sgd(w, p.batches(i, t, None), direction(w, h.get(i, []))) for i in S]
         for i, model in zip(S, models, strict=True):
             h[i] = [model, *h.get(i, [])][:history]
@@ -333,14 +356,14 @@ def centroids(p: Problem, w: Array, rows: Rows) -> dict[int, tuple[Array, int]]:
 
 def fedtr(
     p: Problem, alpha: float, lam_r: float, eta_d: float = 0.0, drift: str = "descent", reduction: str = "mse",
-    share: str = "all",
+    share: str = "all", order: str = "after",
 ) -> Result:  # fmt: skip
     at = p.head_at if share == "extractor" else len(p.w0)  # where the private part begins
     tied = np.arange(len(p.w0)) < at
     w, servers, cen = p.w0, [], {}
     d: dict[int, Array] = {}
     heads: dict[int, Array] = {}
-    for t, S in enumerate(p.cohorts, 1):
+    for t, S in p.rounds():
         sent, tables = [], []
         for i in S:
             start = np.where(tied, w, heads.get(i, p.w0))
@@ -354,9 +377,9 @@ def fedtr(
                         d_z[k] = lam_r * 2 * (z[k] - cen[p.y[r]]) * scale
                 v = p.backward(x, p.X[b], p.d_loss(x, b), d_z) + alpha * tied * (dd + x - w) + p.decay * x
                 buffer = p.rho * buffer + v
-                x = x - p.lr * buffer
+                before, x = x, x - p.lr * buffer
                 if drift == "descent":
-                    dd = dd - eta_d * alpha * tied * (dd + x - w)
+                    dd = dd - eta_d * alpha * tied * (dd + (x if order == "after" else before) - w)
             d[i] = dd if drift == "descent" else dd + tied * (x - w)
             heads[i] = x
             sent.append(x + d[i] if drift == "descent" else x)
@@ -372,14 +395,14 @@ def fedtr(
     return servers, {i: {"d": d[i][:at], "head": heads[i][at:]} for i in d}
 
 
-def fedrep(p: Problem, head_epochs: int) -> Result:
+def fedrep(p: Problem, head_epochs: int, body_epochs: int = 2) -> Result:
     w, servers, heads = p.w0, [], {}
     head = np.arange(len(w)) >= p.head_at
-    for t, S in enumerate(p.cohorts, 1):
+    for t, S in p.rounds():
         bodies = []
         for i in S:
-            epoch = len(p.batches(i, t, None)) // 2  # the problem trains for two epochs
-            batches = p.batches(i, t, epoch * (head_epochs + 2))
+            epoch = len(p.batches(i, t, None)) // 2  # the problem trains for two epochs, as the body does by default
+            batches = p.batches(i, t, epoch * (head_epochs + body_epochs))
             x = np.where(head, heads.get(i, p.w0), w)
             x = p.sgd(x, batches[: epoch * head_epochs], p.grad, head)
             x = p.sgd(x, batches[epoch * head_epochs :], p.grad, ~head)
@@ -392,7 +415,7 @@ def fedrep(p: Problem, head_epochs: int) -> Result:
 
 def fedproto(p: Problem, lam: float, average: str = "clients") -> Result:
     servers, proto, models = [], {}, {}
-    for t, S in enumerate(p.cohorts, 1):
+    for t, S in p.rounds():
         tables = []
         for i in S:
 
@@ -416,20 +439,21 @@ def fedproto(p: Problem, lam: float, average: str = "clients") -> Result:
 
 def local(p: Problem) -> Result:
     models: dict[int, Array] = {}
-    for t, S in enumerate(p.cohorts, 1):
+    for t, S in p.rounds():
         for i in S:
             models[i] = p.sgd(models.get(i, p.w0), p.batches(i, t, None), p.grad)
     return [{} for _ in p.cohorts], {i: {"x": v} for i, v in models.items()}
 
 
 def fedadm(
-    p: Problem, alpha: float, xi: float, mu: float, phi: float, tau_max: int, budget: float, c: float, b: float,
-    anchor: str = "best", form: str = "corrected", tau: int | None = None,
+    p: Problem, alpha: float, xi: float, mu: float, phi: float, tau_max: int, budget: Any, c: Any, b: Any,
+    anchor: str = "best", form: str = "corrected", tau: int | None = None, weights: str = "samples",
 ) -> Result:  # fmt: skip
-    w, best, steps, first, used, phase = p.w0, p.w0, tau or 1, None, 0.0, "train"
+    budget, c, b = (np.array(values) for values in (budget, c, b))  # one number for each resource
+    w, best, steps, first, used, phase = p.w0, p.w0, tau or 1, None, 0.0 * budget, "train"
     servers: list[dict[str, Any]] = []
     keep: dict[int, dict[str, Any]] = {}
-    for t, S in enumerate(p.cohorts, 1):
+    for t, S in p.rounds():
         a, ups = (best if anchor == "best" else w), []
         for i in S:
             me, drawn = keep.get(i), p.batches(i, t, steps)
@@ -446,7 +470,7 @@ def fedadm(
                 x = x - p.lr * (p.grad(x, last) + mu_i * (x - a) + p.decay * x)
             keep[i] = {"mu": mu_i, "y": x, "f": p.loss(x, last), "g": p.grad(x, last), "B": last}
             ups.append((x, g, f, p.loss(best, B), mu_i, rho, beta, me is not None))
-        q = p.n[S] / p.n[S].sum()
+        q = p.n[S] / p.n[S].sum() if weights == "samples" else np.ones(len(S)) / len(S)
         g_hat = sum(qi * up[1] for qi, up in zip(q, ups, strict=True))
         delta = sum(qi * np.linalg.norm(up[1] - g_hat) for qi, up in zip(q, ups, strict=True))
         mus = [up[4] for up in ups]
@@ -456,9 +480,9 @@ def fedadm(
             qi * up[3] for qi, up in zip(q, ups, strict=True)
         ):
             best = w
-        used += c * steps + b
+        used = used + c * steps + b
         if phase != "evaluate":
-            w = mean(p, S, [up[0] for up in ups])
+            w = mean(p, S, [up[0] for up in ups], weights)
         known = [(qi, up) for qi, up in zip(q, ups, strict=True) if up[7]]
         if known and tau is None:
             total = sum(qi for qi, _ in known)
@@ -469,7 +493,7 @@ def fedadm(
                 for m in mus:
                     h += (beta + mu_bar) / (beta + m) * (((1 + p.lr * (beta + m)) ** s - 1) / (beta + m) - p.lr * s)
                 h = max(0.0, delta * h / len(mus))
-                T = (budget - b - c) * s / (c * s + b)
+                T = min((budget - b - c) * s / (c * s + b))
                 e, rise = p.lr * phi, max(0.0, mu_bar - first)
                 if form == "printed":
                     root = np.sqrt((2 * T * rho * h + 2 * s * mu_bar * xi * h + s * rise) / (e * T**2))
@@ -480,9 +504,9 @@ def fedadm(
                     values.append(1 / (2 * e * T) + root + (rho + mu_bar * xi) * h)
             steps = 1 + int(np.argmin(values))
         phase = {"train": "train", "last": "evaluate"}.get(phase, "stop")
-        if phase == "train" and used + c * (steps + 1) + 2 * b >= budget:
-            steps, phase = max(1, min(steps, int(np.floor((budget - used - 2 * b - c) / c)))), "last"
+        if phase == "train" and any(used + c * (steps + 1) + 2 * b >= budget):
+            steps, phase = max(1, min(steps, int(np.floor(min((budget - used - 2 * b - c) / c))))), "last"
         if phase == "evaluate":
             steps = 1
-        servers.append({"x": w, "best": best, "tau": steps, "used": np.array([used])})
+        servers.append({"x": w, "best": best, "tau": steps, "used": used})
     return servers, {i: {k: v for k, v in me.items() if k in ("mu", "y", "f", "g")} for i, me in keep.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -14,8 +15,11 @@ from recording import recorded, states
 from undrift.algorithms import create
 from undrift.core.budget import Estimates
 from undrift.core.errors import InvalidInput
+from undrift.core.federation import Federation
 from undrift.core.loop import Round
-from undrift.core.reduce import Reduction
+from undrift.core.reduce import Reduction, Reply
+from undrift.core.runtime import Task
+from undrift.runtimes.serial import Serial
 from worked import batches as drawn
 from worked import play, quadratics, small, toy, trajectory
 
@@ -103,6 +107,12 @@ def test_identities_of_the_gap() -> None:
     assert h[2].item() == pytest.approx(delta * eta**2 * s, rel=1e-12)
     (h3,) = gap([3], eta, [0.4] * 3, delta, beta)
     assert h3.item() == pytest.approx(delta * s * (3 * eta**2 + eta**3 * s), rel=1e-12)
+    (h3,) = gap([3], eta, [0.1, 0.7, 0.4], delta, beta)  # for any weights of the same mean
+    assert h3.item() == pytest.approx(delta * s * (3 * eta**2 + eta**3 * s), rel=1e-12)
+    for mu in (0.0, 0.4):  # equal weights: the gap of Wang et al., with beta + mu for beta
+        h = gap([5, 40], eta, [mu] * 3, delta, beta)
+        wang = [delta / (beta + mu) * ((eta * (beta + mu) + 1) ** x - 1) - eta * delta * x for x in (5, 40)]
+        assert h.tolist() == pytest.approx(wang, rel=1e-11)
 
 
 def test_overflow_is_infinite() -> None:
@@ -204,13 +214,24 @@ def test_steps_grow_by_ten_at_most_and_not_beyond_the_limit() -> None:
 
 
 def test_the_diagnostics_of_loss_dissimilarity() -> None:
-    for result in play(small(), "fedadm", 4, participate=3, tau=2, **ENDLESS):
+    played, seen = recorded(small(), "fedadm", 4, participate=3, tau=2, **ENDLESS)
+    for result, (_, replies) in zip(played, seen, strict=True):
+        B, F = result.notes["B"], np.array([reply.up.f.item() for reply in replies])
         assert result.notes["B"] > 1
         assert result.notes["Hs"] > 0
+        assert pytest.approx(np.mean(F**2), rel=1e-12) == B**2 * np.mean(F) ** 2  # the printed H is 0 for this B
+        assert result.notes["Hs"] == pytest.approx(np.sqrt(np.mean((F - F.mean()) ** 2)), rel=1e-12)
     alike = quadratics([[1]] * 3, [[2]] * 3, [1] * 3, [0.0], toy().training)
     for result in play(alike, "fedadm", 4, tau=2, **ENDLESS):
         assert result.notes["B"] == pytest.approx(1, abs=1e-15)
         assert result.notes["Hs"] == 0
+
+
+def test_equal_losses_do_not_mean_equal_gradients() -> None:
+    here = quadratics([[1]] * 2, [[1], [-1]], [1, 1], [0.0], toy().training)
+    for result in play(here, "fedadm", 3, tau=2, alpha=0, **ENDLESS):  # by symmetry the model stays at 0
+        assert (result.notes["B"], result.notes["Hs"]) == pytest.approx((1, 0), abs=1e-14)
+        assert result.notes["delta"] == pytest.approx(1, abs=1e-14)
 
 
 def test_a_cohort_of_one_keeps_its_number_of_steps() -> None:
@@ -275,12 +296,52 @@ def test_without_finite_models_the_server_stays() -> None:
     assert after.tau == 1
 
 
+class Diverging(Serial):
+    """In one round nobody's model is finite."""
+
+    def __init__(self, federation: Federation, bad: int) -> None:
+        super().__init__(federation)
+        self.bad = bad
+
+    def replies(self, task: Task) -> Iterator[Reply]:
+        for reply in super().replies(task):
+            fields = {field.name: value for field, value in reply.up.items()}
+            if task.cohort.round == self.bad:
+                fields["x"] = fields["x"] * float("nan")
+            yield replace(reply, up=type(reply.up)(**fields))
+
+
+@pytest.mark.parametrize(("tau", "bad", "taken"), [(4, 2, [4, 4, 1, 4]), (None, 4, [1, 1, 10, 60, 1, 10])])
+def test_a_round_that_diverged_is_charged_and_followed_by_a_single_step(
+    tau: int | None, bad: int, taken: list[int]
+) -> None:
+    here = quadratics([[1]] * 3, [[2]] * 3, [1] * 3, [0.0], toy(lr=1e-3).training)
+    settings: dict[str, Any] = {"tau": tau, "tau_max": 60, "budget": (1e4,)} | EXACT
+    played = play(here, "fedadm", len(taken), runtime=lambda here: Diverging(here, bad), **settings)
+    assert [r.skipped for r in played] == [t == bad for t in range(1, len(taken) + 1)]
+    assert [r.notes["tau"] for r in played] == taken
+    used = [r.snapshot.server.used.item() for r in played]
+    assert used == pytest.approx(np.cumsum([0.1 * steps + 0.5 for steps in taken]), abs=1e-12)
+    assert torch.equal(played[bad - 1].snapshot.server.x, played[bad - 2].snapshot.server.x)
+
+
+def test_a_run_that_only_diverges_ends_with_its_budget() -> None:
+    here = quadratics([[1e3]] * 2, [[0], [1]], [1, 1], [0.5], toy(lr=1.0).training)  # 500 steps overflow
+    settings: dict[str, Any] = {"tau": 500, "alpha": 0, "budget": (300.0,)} | EXACT
+    method, played = create("fedadm", **settings), play(here, "fedadm", 12, **settings)
+    assert played[0].skipped
+    assert method.finished(played[-1].snapshot.server)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"budget": ()}, "budget = \\(\\).*one or more positive numbers"),
         ({"budget": (1.0, 2.0)}, "step_cost = .*it must be 2 positive numbers"),
         ({"round_cost": (-1.0,)}, "round_cost = .*positive"),
+        ({"step_cost": (0.0,)}, "step_cost = .*positive"),
+        ({"budget": (float("nan"),)}, "budget = .*positive"),
+        ({"step_sd": (float("inf"),)}, "step_sd = .*positive"),
         ({"mu": -1}, "mu = -1"),
         ({"tau": 0}, "tau = 0"),
         ({"phi": 0}, "phi = 0"),

@@ -109,9 +109,13 @@ def test_the_mean_of_xi_over_the_rounds(clients: int, mean: float) -> None:
 
 
 def test_xi_is_never_above_one_and_is_kept_with_the_round() -> None:
-    keep = Memory()
+    keep, last = Memory(), {}
     for t, result in enumerate(play(small(), "fedtrip", 12, participate=2, keep=keep, mu=0.1), 1):
         assert 0 <= result.notes["xi"] <= 1
+        ids = result.cohort.ids.tolist()
+        gaps = [1 / (t - last[client]) if client in last else 0 for client in ids]
+        assert result.notes["xi"] == pytest.approx(np.mean(gaps), abs=1e-15)
+        last |= dict.fromkeys(ids, t)
         assert all(kept.state.t.item() == t for kept in result.kept.values())
     assert set(keep.held) == set(range(5))
 
@@ -121,8 +125,9 @@ def test_what_the_analysis_forbids_is_refused_or_warned_of() -> None:
         play(toy(), "fedtrip", 1, xi=1.5)
     with pytest.raises(InvalidInput, match="mu = -1"):
         play(toy(), "fedtrip", 1, mu=-1)
-    with pytest.warns(UserWarning, match=r"mu\*lr\*A_K = 1.2 > 1.*below 5 is stable"):
-        play(toy(), "fedtrip", 1, mu=6)
+    with pytest.warns(UserWarning, match=r"mu\*lr\*A_K = 1.2 > 1.*below 5 is stable") as found:
+        play(toy(), "fedtrip", 4, mu=6)
+    assert len(found) == 1  # once a run, not once a round
 
 
 # --- Table V from Table IV --------------------------------------------------------------------------------------------

@@ -12,18 +12,23 @@ from recording import states
 from worked import batches, play, small
 
 ROUNDS, PARTICIPATE = 5, 3
-USUAL: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.02, "lr": 0.05}
 PLAIN: dict[str, Any] = {"weight_decay": 0.02, "lr": 0.05}  # for methods that refuse momentum
+USUAL: dict[str, Any] = PLAIN | {"momentum": 0.9}
+SLOWER: dict[str, Any] = {"schedule": "exponential", "lr_decay": 0.8}  # every rule uses the rate of its round
 ADM: dict[str, Any] = {"alpha": 0.3, "xi": 0.1, "mu": 0.2, "phi": 0.025, "tau_max": 20}
 COSTS: dict[str, Any] = {"step_cost": (0.2,), "step_sd": (0.0,), "round_cost": (0.9,), "round_sd": (0.0,)}
+TWO: dict[str, Any] = {"step_cost": (0.2, 1.0), "step_sd": (0.0, 0.0), "round_cost": (0.9, 0.3), "round_sd": (0.0, 0.0)}
 
 Row = tuple[str, int, dict[str, Any], dict[str, Any]]
 ROWS: list[Row] = [
     ("fedavg", 0, USUAL, {}),
     ("fedavg", 5, USUAL, {}),
+    ("fedavg", 0, USUAL, {"server_lr": 0.7, "weights": "uniform"}),
+    ("central", 5, USUAL, {}),
     ("fedprox", 0, USUAL, {"mu": 0.4}),
     ("fedtrip", 0, USUAL, {"mu": 0.3}),
     ("fedtrip", 0, USUAL, {"mu": 0.3, "first": "init"}),
+    ("fedtrip", 0, USUAL, {"mu": 0.3, "first": "init", "xi": 0.7}),
     ("scaffold", 0, USUAL, {}),
     ("scaffold", 0, USUAL, {"weights": "samples", "server_lr": 0.7}),
     ("scaffold", 0, USUAL, {"option": "I"}),
@@ -31,11 +36,15 @@ ROWS: list[Row] = [
     ("fedpvr", 5, USUAL, {"weights": "samples"}),
     ("feddyn", 0, USUAL, {"alpha": 0.4}),
     ("feddyn", 0, USUAL, {"alpha": 0.4, "weights": "samples"}),
+    ("feddyn", 0, USUAL, {"alpha": 0.4, "follow": True}),
     ("feddc", 0, USUAL, {"alpha": 0.4}),
     ("feddc", 0, USUAL, {"alpha": 0.4, "weights": "samples"}),
+    ("feddc", 0, USUAL, {"alpha": 0.4, "correct": False}),
     ("feddane", 0, USUAL, {"mu": 0.3}),
     ("mime", 0, PLAIN, {"beta": 0.6}),
+    ("mime", 0, PLAIN, {"beta": 0.6, "server_lr": 0.7}),
     ("mimelite", 0, PLAIN, {"beta": 0.6}),
+    ("mimelite", 0, PLAIN, {"beta": 0.6, "server_lr": 0.7}),
     ("moon", 5, USUAL, {"mu": 0.8, "temperature": 0.5}),
     ("moon", 5, USUAL, {"mu": 0.8, "temperature": 0.5, "history": 2}),
     ("fedntd", 5, USUAL, {"beta": 0.8, "temperature": 1.5}),
@@ -43,10 +52,12 @@ ROWS: list[Row] = [
     ("fedgkd", 5, USUAL, {"gamma": 0.8, "temperature": 1.5, "history": 3}),
     ("fedgkd", 5, USUAL, {"gamma": 0.8, "temperature": 1.5, "history": 2, "distance": "mse"}),
     ("fedtr", 5, USUAL, {"alpha": 0.4, "lam_r": 0.9, "eta_d": 0.05}),
+    ("fedtr", 5, USUAL, {"alpha": 0.4, "lam_r": 0.9, "eta_d": 0.05, "order": "together"}),
     ("fedtr", 5, USUAL, {"alpha": 0.4, "lam_r": 0.9, "drift": "dual", "reduction": "mean"}),
     ("fedtr", 5, USUAL, {"alpha": 0.4, "lam_r": 0.2, "eta_d": 0.05, "share": "extractor", "reduction": "sum"}),
     ("fedtr", 5, USUAL, {"alpha": 0.4, "lam_r": 0.9, "drift": "dual", "share": "extractor"}),
     ("fedrep", 5, USUAL, {"head_epochs": 3}),
+    ("fedrep", 5, USUAL, {"head_epochs": 1, "body_epochs": 3}),
     ("fedproto", 5, USUAL, {"lam": 0.9}),
     ("fedproto", 5, USUAL, {"lam": 0.9, "average": "samples"}),
     ("local", 5, USUAL, {}),
@@ -55,6 +66,8 @@ ROWS: list[Row] = [
     ("fedadm", 5, PLAIN, ADM),
     ("fedadm", 0, PLAIN, ADM | {"form": "printed"}),
     ("fedadm", 0, PLAIN, ADM | {"budget": (7.0,)}),
+    ("fedadm", 0, PLAIN, ADM | {"weights": "uniform"}),
+    ("fedadm", 0, PLAIN, ADM | TWO | {"budget": (60.0, 40.0)}),
 ]
 
 
@@ -63,9 +76,13 @@ def title(row: Row) -> str:
     return "-".join([name, "net" if hidden else "softmax", *[f"{k}={v}" for k, v in settings.items()]])
 
 
+@pytest.mark.parametrize("schedule", [{}, SLOWER], ids=["constant", "slower"])
 @pytest.mark.parametrize(("name", "hidden", "training", "settings"), ROWS, ids=[title(row) for row in ROWS])
-def test_agrees_with_plain_numpy(name: str, hidden: int, training: dict[str, Any], settings: dict[str, Any]) -> None:
-    here = small(hidden, **training)
+def test_agrees_with_plain_numpy(
+    name: str, hidden: int, training: dict[str, Any], settings: dict[str, Any], schedule: dict[str, Any]
+) -> None:
+    here = small(hidden, **training | schedule)
+    here = here.pooled() if name == "central" else here
     problem = reference.Problem(
         X=here.x.numpy(),
         y=here.y.numpy(),
@@ -77,11 +94,13 @@ def test_agrees_with_plain_numpy(name: str, hidden: int, training: dict[str, Any
         lr=here.training.lr,
         rho=here.training.momentum,
         decay=here.training.weight_decay,
+        lr_decay=here.training.lr_decay,
     )
     theirs = dict(settings)
     if name == "fedadm":
-        settings = settings | COSTS
-        theirs |= {"c": 0.2, "b": 0.9, "budget": settings.get("budget", (60.0,))[0]}
+        settings = {"budget": (60.0,)} | COSTS | settings
+        theirs = {k: v for k, v in settings.items() if k not in TWO}
+        theirs |= {"c": settings["step_cost"], "b": settings["round_cost"]}
     servers, kept = getattr(reference, name)(problem, **theirs)
     played = play(here, name, ROUNDS, PARTICIPATE, **settings)
     for result, expected in zip(played, servers, strict=True):

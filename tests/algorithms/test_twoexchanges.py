@@ -102,6 +102,15 @@ def test_with_equal_hessians_every_client_of_mime_walks_as_one_that_has_all_data
         w, m = x, 0.4 * full + 0.6 * m
 
 
+@pytest.mark.parametrize("name", ["mime", "mimelite"])
+def test_all_clients_of_a_round_get_the_momentum_of_the_round_before(name: str) -> None:
+    played, seen = recorded(small(), name, 4, participate=3, beta=0.6)
+    training = [task for task, _ in seen if not task.survey]
+    for before, task in zip(played, training[1:], strict=False):
+        assert before.snapshot.server.m.any()
+        assert all(torch.equal(task.down.row(place).m, before.snapshot.server.m) for place in range(3))
+
+
 def test_mimelite_takes_its_gradient_at_the_received_model() -> None:
     here = small()
     _, seen = recorded(here, "mimelite", 3, participate=2)

@@ -91,11 +91,16 @@ def slope(gradient: float, start: float, **training: Any) -> Federation:
 
 @pytest.mark.parametrize("name", ["scaffold", "feddc"])
 @pytest.mark.parametrize("training", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}])
-def test_the_refresh_finds_a_constant_gradient(name: str, training: dict[str, Any]) -> None:
-    """With momentum it must divide the path by eta A_K; by eta K, the gradient 1.3 would come out as 4.28."""
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_the_refresh_finds_a_constant_gradient(name: str, training: dict[str, Any], rounds: int) -> None:
+    """With momentum it must divide the path by eta A_K; by eta K, the gradient 1.3 would come out as 4.28.
+
+    The rate is that of the round: with the first one it would come out as 0.16 in the fourth.
+    """
     settings = {"alpha": 0} if name == "feddc" else {}
-    _, kept = states(slope(1.3, 0.0, lr=0.1, steps=7, **training), name, 1, **settings)
-    assert kept[0].c.item() == pytest.approx(1.3, abs=1e-14)
+    here = slope(1.3, 0.0, lr=0.1, steps=7, schedule="exponential", lr_decay=0.5, **training)
+    _, kept = states(here, name, rounds, **settings)
+    assert kept[0].c.item() == pytest.approx(1.3, abs=rounds * 1e-14)
 
 
 def test_scaffold_ends_with_variates_that_cancel() -> None:
@@ -185,6 +190,26 @@ def test_feddyn_shows_the_mean_of_the_cohort_too() -> None:
 
 
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
+def test_feddyn_can_follow_the_mean_of_all_clients_last_models(weights: str) -> None:
+    here, settings = small(**MOMENTUM), {"weights": weights, "alpha": 0.3}
+    method = create("feddyn", follow=True, **settings)
+    played, seen = recorded(here, "feddyn", 5, participate=2, follow=True, **settings)
+    last = {client: here.start()[0] for client in range(5)}
+    n = torch.from_numpy(here.population.samples).double() if weights == "samples" else torch.ones(5).double()
+    for result, (_, replies) in zip(played, seen, strict=True):
+        last |= {reply.client: reply.up.x for reply in replies}
+        mean = (n / n.sum()) @ torch.stack([last[client] for client in range(5)])
+        found = method.models(result.snapshot.server)
+        torch.testing.assert_close(found["client mean"], mean, rtol=0, atol=1e-14)
+        assert not torch.allclose(found["client mean"], found["cohort mean"])
+    plain = play(here, "feddyn", 5, participate=2, **settings)
+    assert torch.equal(played[-1].snapshot.server.x, plain[-1].snapshot.server.x)
+    claimed = method.claims(here.training, here.layout, 7, 3)
+    assert (claimed["up"], claimed["kept"]) == (seen[0][1][0].up.moved.numel(), 2 * here.layout.size)
+    assert plain[-1].snapshot.server.last.numel() == 0
+
+
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
 def test_feddc_without_its_correction_is_feddyn(weights: str) -> None:
     mine, other = (
         np.array(trajectory(small(), name, 6, participate=3, weights=weights, alpha=0.3, **settings))
@@ -202,6 +227,8 @@ def test_the_fixed_point_of_feddc() -> None:
     alpha = 0.7
     server, kept = states(toy(), "feddc", 800, alpha=alpha)
     w = server.x.item()
+    (*_, (task, replies)) = recorded(toy(), "feddc", 800, alpha=alpha)[1]
+    assert [reply.up.x.item() for reply in replies] == pytest.approx([task.down.x.item()] * 2, abs=1e-9)
     for i, (a, b) in enumerate(((1, 0), (3, 1))):
         expected = (-a * (w - b) + kept[i].c.item() - server.c.item()) / alpha
         assert kept[i].h.item() == pytest.approx(expected, abs=1e-9)

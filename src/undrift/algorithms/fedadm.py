@@ -46,8 +46,8 @@ class FedADM(Budgeted, Algorithm[Server, Client, Down, Up]):
     )
     refuses_momentum: ClassVar[str] = "the estimates that choose its number of steps hold for plain gradient descent"
 
-    alpha: Annotated[float, "step size α of the proximal weights", nonnegative()] = 0.1
-    xi: Annotated[float, "tolerated distance ξ of a local model from the anchor", nonnegative()] = 0.1
+    alpha: Annotated[float, "step size α of the proximal weights", nonnegative("distance would be rewarded")] = 0.1
+    xi: Annotated[float, "tolerated distance ξ of a local model from the anchor", nonnegative("a distance")] = 0.1
     mu: Annotated[float, "initial proximal weight μ_0", nonnegative("the local problem would be unbounded")] = 0.0
     anchor: Annotated[Literal["best", "latest"], "what local models are held near: the best or the latest"] = "best"
 

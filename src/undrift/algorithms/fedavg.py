@@ -17,7 +17,7 @@ class FedAvg(Averaging[Nothing]):
         "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017"
     )
 
-    server_lr: Annotated[float, "server step size η_g", positive()] = 1.0
+    server_lr: Annotated[float, "server step size η_g", positive("at 0 the model stays, below 0 it climbs")] = 1.0
 
     def client_update(self, down: Broadcast, me: Nothing, local: Local) -> tuple[Trained, Nothing]:
         return Trained(local.descend(local.grad, down.x)), me

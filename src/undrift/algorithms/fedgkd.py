@@ -31,9 +31,13 @@ class FedGKD(Algorithm[Server, Nothing, Down, Trained]):
     )
     cost: ClassVar[Cost] = Cost(down="d if history > 1 else 0", forwards="n * E")
 
-    gamma: Annotated[float, "weight γ of the distillation (the whole factor, not γ/2)", nonnegative()] = 0.2
-    temperature: Annotated[float, "temperature T of the distillation", positive()] = 1.0
-    history: Annotated[int, "number of global models that the teacher is the mean of", at_least(1)] = 1
+    gamma: Annotated[
+        float, "weight γ of the distillation (the whole factor, not γ/2)", nonnegative("it would teach the opposite")
+    ] = 0.2
+    temperature: Annotated[float, "temperature T of the distillation", positive("logits are divided by it")] = 1.0
+    history: Annotated[
+        int, "number of global models that the teacher is the mean of", at_least(1, "no model, no mean")
+    ] = 1
     distance: Annotated[Literal["kl", "mse"], "divergence of the distributions, or squared distance of logits"] = "kl"
 
     def server_init(self, x: Tensor, population: Population) -> Server:

@@ -20,8 +20,8 @@ class FedNTD(Averaging[Nothing]):
     )
     cost: ClassVar[Cost] = Cost(forwards="n * E")
 
-    beta: Annotated[float, "weight β of the not-true distillation", nonnegative()] = 1.0
-    temperature: Annotated[float, "temperature τ of the distillation", positive()] = 1.0
+    beta: Annotated[float, "weight β of the not-true distillation", nonnegative("it would teach the opposite")] = 1.0
+    temperature: Annotated[float, "temperature τ of the distillation", positive("logits are divided by it")] = 1.0
 
     def client_update(self, down: Broadcast, me: Nothing, local: Local) -> tuple[Trained, Nothing]:
         def direction(x: Tensor, b: Batch) -> Tensor:

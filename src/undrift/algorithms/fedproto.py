@@ -35,7 +35,7 @@ class FedProto(Algorithm[Server, Client, Down, Classes]):
     cost: ClassVar[Cost] = Cost(down="C * f - d", up="C_i * (f + 1) - d", kept="d", forwards="n", flops="3 * K * M * f")
     shares_buffers: ClassVar[bool] = False
 
-    lam: Annotated[float, "weight λ of the distance to the prototypes", nonnegative()] = 1.0
+    lam: Annotated[float, "weight λ of the distance to the prototypes", nonnegative("it would repel")] = 1.0
     average: Annotated[Literal["clients", "samples"], "a class's prototype: mean over its owners, or their samples"] = (
         "clients"
     )

@@ -43,9 +43,13 @@ class FedRep(Algorithm[Server, Client, Down, Up]):
         head_gradients="head_epochs * n",
     )
 
-    head_epochs: Annotated[int, "passes over the data for the head, with the body frozen", at_least(0)] = 10
+    head_epochs: Annotated[
+        int, "passes over the data for the head, with the body frozen", at_least(0, "a number of passes")
+    ] = 10
     body_epochs: Annotated[
-        int | None, "passes over the data for the body, with the head frozen; none: as every method", at_least(1)
+        int | None,
+        "passes over the data for the body, with the head frozen; none: as every method",
+        at_least(1, "it would never learn"),
     ] = None
 
     def server_init(self, x: Tensor, population: Population) -> Server:

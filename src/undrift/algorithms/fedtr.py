@@ -53,7 +53,7 @@ class FedTR(Sharing, Algorithm[Server, Client, Down, Up]):
     alpha: Annotated[float, "weight α = 2 λ_G of the tie to the global model", nonnegative("it would repel")] = 0.1
     lam_r: Annotated[float, "weight λ_R of the distance to the centroids", nonnegative("it would repel")] = 1.0
     order: Annotated[Literal["after", "together"], "descent: the drift moves after the model or with it"] = "after"
-    eta_d: Annotated[float, "step size η_d of the drift (rule descent); it does not decay", nonnegative()] = 0.01
+    eta_d: Annotated[float, "step size η_d of the drift (descent); constant", nonnegative("it would climb")] = 0.01
     reduction: Annotated[Literal["mse", "mean", "sum"], "R: mean over batch and features, over the batch, sum"] = "mse"
 
     def server_init(self, x: Tensor, population: Population) -> Server:

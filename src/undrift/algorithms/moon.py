@@ -25,9 +25,13 @@ class Moon(Averaging[Client]):
     paper: ClassVar[str] = "Li, He, Song, Model-contrastive federated learning, CVPR 2021"
     cost: ClassVar[Cost] = Cost(kept="history * d", forwards="(1 + history) * n * E")
 
-    mu: Annotated[float, "weight μ of the contrastive loss", nonnegative()] = 1.0
-    temperature: Annotated[float, "temperature τ of the contrastive loss", positive()] = 0.5
-    history: Annotated[int, "number of last local models that features are kept away from", at_least(1)] = 1
+    mu: Annotated[float, "weight μ of the contrastive loss", nonnegative("it would draw to the last model")] = 1.0
+    temperature: Annotated[
+        float, "temperature τ of the contrastive loss", positive("similarities are divided by it")
+    ] = 0.5
+    history: Annotated[
+        int, "number of last local models that features are kept away from", at_least(1, "none is FedAvg")
+    ] = 1
 
     def needs_features(self) -> bool:
         return True

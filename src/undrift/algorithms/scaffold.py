@@ -46,7 +46,7 @@ class Scaffold(Algorithm[Server, Client, Down, Up]):
         flops="2 * (K + (2 if option == 'II' else 1)) * d",
     )
 
-    server_lr: Annotated[float, "global step size η_g", positive()] = 1.0
+    server_lr: Annotated[float, "global step size η_g", positive("at 0 the model stays, below 0 it climbs")] = 1.0
     option: Annotated[Literal["II", "I"], "refresh of c_i: from the path walked (II) or a full gradient at x (I)"] = (
         "II"
     )

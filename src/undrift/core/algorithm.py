@@ -81,6 +81,10 @@ class Algorithm(Settings, Generic[S, C, D, U]):
     def server_update(self, server: S, up: U, cohort: Cohort) -> S:
         raise NotImplementedError
 
+    def skipped(self, server: S, cohort: Cohort) -> S:
+        """The server after a round in which nobody's upload counted: all were lost, or none was finite."""
+        return server
+
     # -- the first exchange of methods with two -----------------------------------------------------------------------
 
     def ask(self, server: S, cohort: Cohort) -> Message:

@@ -9,9 +9,10 @@ bound is Wang et al.'s, otherwise FedADM's, whose equations are cited. Nothing h
 
 from __future__ import annotations
 
+import math
 import warnings
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 from torch import Tensor, arange, expm1, float64, log1p, stack, tensor, where, zeros, zeros_like
 
@@ -99,11 +100,11 @@ class Estimates:
 class Budgeted(Settings):
     """The settings of a method that chooses its number of local steps within a budget, and the choice."""
 
-    tau: Annotated[int | None, "fixed number τ of local steps; none: adapted", at_least(1)] = None
+    tau: Annotated[int | None, "fixed number τ of local steps; none: adapted", at_least(1, "no step, no round")] = None
     form: Annotated[Literal["corrected", "printed"], "control function: rederived, or eq. 22 as printed"] = "corrected"
-    phi: Annotated[float, "control parameter φ", positive()] = 0.025
-    tau_max: Annotated[int, "largest τ", at_least(1)] = 100
-    growth: Annotated[int, "τ grows at most by this factor from round to round", at_least(1)] = 10
+    phi: Annotated[float, "control parameter φ", positive("the bound divides by it")] = 0.025
+    tau_max: Annotated[int, "largest τ", at_least(1, "no step, no round")] = 100
+    growth: Annotated[int, "τ grows at most by this factor from round to round", at_least(1, "it would shrink")] = 10
     budget: Annotated[tuple[float, ...], "total budget R_m of each resource"] = (60.0,)
     step_cost: Annotated[tuple[float, ...], "mean use of each resource by a local step"] = (0.013015156,)
     step_sd: Annotated[tuple[float, ...], "its standard deviation"] = (0.006946299,)
@@ -116,7 +117,9 @@ class Budgeted(Settings):
     def validate(self) -> None:
         for name in ("budget", "step_cost", "step_sd", "round_cost", "round_sd"):
             values = getattr(self, name)
-            if not values or len(values) != len(self.budget) or min(values) < 0 or (name[-2:] != "sd" and 0 in values):
+            exact = name.endswith("_sd")  # which may be 0
+            fit = all(math.isfinite(v) and (v > 0 or (exact and v == 0)) for v in values)
+            if not values or len(values) != len(self.budget) or not fit:
                 raise InvalidInput(
                     f"{type(self).__name__}: {name} = {values}: it must be {len(self.budget) or 'one or more'} "
                     "positive numbers, one for each resource of the budget"
@@ -128,16 +131,21 @@ class Budgeted(Settings):
     def first_plan(self) -> Plan:
         return Plan(self.tau or 1, TRAINING, zeros(len(self.budget), dtype=float64))
 
-    def next_plan(self, done: Plan, cohort: Cohort, found: Estimates, known: bool, sound: bool) -> Plan:
+    def skipped(self, server: Any, cohort: Cohort) -> Any:
+        """A round without a single finite upload is charged like any other, and the next one takes a single step."""
+        return replace(server, **vars(self.next_plan(server, cohort, None, known=False, sound=False)))
+
+    def next_plan(self, done: Plan, cohort: Cohort, found: Estimates | None, known: bool, sound: bool) -> Plan:
         """The plan after a round. ``known``: has anybody estimated ρ and β? ``sound``: is the new model finite?"""
-        for name, value in {"tau": done.tau, "delta": found.delta, "rho": found.rho, "beta": found.beta}.items():
-            cohort.note(name, value)
+        cohort.note("tau", done.tau)
+        for name in ("delta", "rho", "beta") if found else ():
+            cohort.note(name, getattr(found, name))
         c, b = self.spent(cohort, done.tau)
-        R, used, tau = tensor(self.budget, dtype=float64), done.used + c * done.tau + b, done.tau
+        R, used, tau = tensor(self.budget, dtype=float64), done.used + c * done.tau + b, self.tau or done.tau
         if self.tau is None and known and cohort.size == 1:
             title = type(self).__name__
             warnings.warn(f"{title}: a cohort of one has no gradient divergence; tau stays as it is", stacklevel=2)
-        elif self.tau is None and known:
+        elif self.tau is None and found and known:
             limit = min(self.growth * tau, self.tau_max)
             tau = 1 + int(self.bounds(found, limit, c, b, R - b - c).nan_to_num(float("inf")).argmin())  # eq. 24
         phase = min(done.phase + 1, STOP) if done.phase else TRAINING
@@ -155,7 +163,7 @@ class Budgeted(Settings):
             c.append(sum(max(v, 1e-10) for v in draw(step, step_sd, tau).tolist()) / tau)
             b.append(max(float(draw(aggregation, sd)), 1e-10))
         if self.resources == "measured":
-            longest = max(spent.seconds for spent in cohort.cost)
+            longest = max((spent.seconds for spent in cohort.cost), default=0.0)
             c[0], b[0] = max(longest / tau, 1e-10), max(cohort.elapsed - longest, 1e-10)
         return tensor(c, dtype=float64), tensor(b, dtype=float64)
 

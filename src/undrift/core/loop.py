@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from undrift.core.client import Kept, Method, one_thread
@@ -90,7 +90,7 @@ class Loop:
             asked = self.runtime.exchange(Task(method, first, cohort, kept, before.buffers, survey=True))
             rejected |= asked.rejected
             if asked.up is None:
-                return self._skipped(before, cohort, rejected, began)
+                return self._skipped(before, replace(cohort, elapsed=asked.cohort.elapsed), rejected, began)
             server = method.surveyed(server, asked.up, asked.cohort)
             _add(spent, asked)
             cohort = self._cohort(t, asked.cohort.ids)
@@ -98,7 +98,7 @@ class Loop:
         done = self.runtime.exchange(Task(method, down, cohort, kept, before.buffers, first=first))
         rejected |= done.rejected
         if done.up is None:
-            return self._skipped(before, cohort, rejected, began)
+            return self._skipped(before, replace(cohort, elapsed=done.cohort.elapsed), rejected, began)
         _add(spent, done)
         with one_thread():
             server = method.server_update(server, done.up, done.cohort)
@@ -116,9 +116,9 @@ class Loop:
         )
 
     def _skipped(self, before: Snapshot, cohort: Cohort, rejected: dict[int, str], began: float) -> Round:
-        """Nobody's upload counted: nothing changes but the round's number."""
-        after = Snapshot(before.round + 1, before.server, before.buffers)
-        return Round(after, cohort, {}, Spent(), rejected, {}, True, time.perf_counter() - began)
+        """Nobody's upload counted: nothing changes but the round's number, and what the method says of such a round."""
+        after = Snapshot(before.round + 1, self.method.skipped(before.server, cohort), before.buffers)
+        return Round(after, cohort, {}, Spent(), rejected, {}, True, time.perf_counter() - began, cohort.notes)
 
     def _cohort(self, t: int, ids: Any = None) -> Cohort:
         federation = self.federation
