@@ -23,7 +23,11 @@ from undrift.ledger import Ledger
 DOCS = Path(__file__).parent
 LEDGER = DOCS.parent / "runs" / "pages.sqlite"
 SEEDS, TARGET = (1, 2, 3), 0.85
-BESIDE = {"fedtr": ["fedtr:drift=dual", "fedtr:alpha=1.0:eta_d=0.1", "fedtr:drift=dual:alpha=1.0"]}  # rows of their own
+BESIDE = {  # rows of their own
+    "fedtr": ["fedtr:drift=dual", "fedtr:alpha=1.0:eta_d=0.1", "fedtr:drift=dual:alpha=1.0"],
+    "fedadm": ["fedadm:tau=5"],
+    "fedmrur": ["fedmrur:rho=0.1"],
+}
 METHODS = [*algorithms(), *(variant for variants in BESIDE.values() for variant in variants)]
 COMMAND = f"""compare --algorithms {",".join(METHODS)}
     --data digits --partition dirichlet --partition.alpha 0.1 --clients 100 --participate 20 --rounds 50

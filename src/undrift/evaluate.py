@@ -28,7 +28,7 @@ from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
-from undrift.core.vector import Buffers, Replica
+from undrift.core.vector import Buffers, Replica, double
 from undrift.runtimes.serial import Serial
 
 TEST, OWN_MEAN, OWN_WORST = "test", "own test (mean)", "own test (worst decile)"
@@ -138,8 +138,8 @@ def score(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int
     x, y = tensors["x"][slice(*span)], tensors["y"][slice(*span)]
     outputs = replica.module(x)
     loss = federation.loss(outputs, y)
-    losses = loss.double().expand(len(y)).contiguous() if loss.ndim == 0 else loss.double()
-    return {"right": (_guess(outputs) == y).double(), "losses": losses}
+    losses = double(loss).expand(len(y)).contiguous() if loss.ndim == 0 else double(loss)
+    return {"right": double(_guess(outputs) == y), "losses": losses}
 
 
 class _OfThread(threading.local):

@@ -150,3 +150,10 @@ def test_rows_that_do_not_fit_the_header_are_refused() -> None:
 def test_tables_of_a_wrong_shape_travel_as_they_are_so_that_the_server_can_object() -> None:
     bad = Classwise(torch.zeros(()), torch.zeros(3), torch.ones(1))
     assert Classwise.decode(bad.encode()).sums.shape == ()
+
+
+def test_on_another_device_are_the_vectors_and_not_the_single_numbers() -> None:
+    record = Server(torch.zeros(3), 5, 0.1, True, torch.tensor(2.0)).to("meta")
+    assert record.x.device.type == "meta"
+    assert record.table.device.type == "cpu"
+    assert record.rounds == 5

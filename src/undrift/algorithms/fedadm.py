@@ -83,7 +83,7 @@ class FedADM(Budgeted, Algorithm[Server, Client, Down, Up]):
         return up, Client(y, f_y, g_y, t, k, mu)
 
     def server_update(self, server: Server, up: Up, cohort: Cohort) -> Server:
-        up = up.map(lambda field, value: value.double() if field.axes == () else value)
+        up = up.map(lambda field, value: value.cpu().double() if field.axes == () else value)
         q, sound, mu_bar = cohort.weights, bool(isfinite(up.x).all()), float(up.mu.mean())
         cohort.note("B", float(up.f.square().mean().sqrt() / up.f.mean()))  # eq. 10
         cohort.note("Hs", float(up.f.std(correction=0)))  # eq. 11 is 0 by construction: the spread of the F_i instead

@@ -10,6 +10,7 @@ from undrift.core.algorithm import Algorithm, Broadcast, Cost, Trained
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
 from undrift.core.records import Each, Had, Message, Nothing, State, Upload, Vector
+from undrift.core.reduce import weighted_mean
 from undrift.core.settings import nonnegative
 
 
@@ -48,8 +49,7 @@ class FedDANE(Algorithm[Server, Nothing, Down, Trained]):
         return Server(server.x, up.g)
 
     def broadcast(self, server: Server, cohort: Cohort) -> Down:
-        g_hat = (cohort.weights @ server.g.double()).type_as(server.x)  # ĝ
-        return Down(server.x, g_hat - server.g)
+        return Down(server.x, weighted_mean(list(server.g), cohort.portions) - server.g)  # ĝ - g_i
 
     def client_update(self, down: Down, me: Nothing, local: Local) -> tuple[Trained, Nothing]:
         w = down.x

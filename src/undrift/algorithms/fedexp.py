@@ -11,6 +11,7 @@ from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
 from undrift.core.records import Mean, Nothing, Scalar, State, Upload, Vector
 from undrift.core.settings import nonnegative
+from undrift.core.vector import double
 
 
 class Server(State):
@@ -46,12 +47,12 @@ class FedExP(Algorithm[Server, Nothing, Broadcast, Up]):
 
     def client_update(self, down: Broadcast, me: Nothing, local: Local) -> tuple[Up, Nothing]:
         d = down.x - local.descend(local.grad, down.x)
-        return Up(d, d.double().square().sum()), me
+        return Up(d, double(d).square().sum()), me
 
     def server_update(self, server: Server, up: Up, cohort: Cohort) -> Server:
         first = float(server.lr) or cohort.lr
         eps = self.eps * (cohort.size if self.eps_scale == "cohort" else 1) * (cohort.lr / first) ** 2
-        below = 2 * (float(up.d.double().square().sum()) + eps)
+        below = 2 * (float(double(up.d).square().sum()) + eps)
         server_lr = max(1.0, float(up.square) / below) if below else 1.0  # eq. 7
         cohort.note("server_lr", server_lr)
         return Server(server.x - server_lr * up.d, server.x, tensor(first, dtype=float64))

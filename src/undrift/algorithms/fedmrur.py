@@ -11,6 +11,7 @@ from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Direction, Local
 from undrift.core.records import Mean, Message, Nothing, Scalar, State, Upload, Vector
 from undrift.core.settings import between, nonnegative, positive
+from undrift.core.vector import double
 
 
 class Server(State):
@@ -46,7 +47,7 @@ class FedMRUR(Algorithm[Server, Nothing, Down, Up]):
     sigma: Annotated[float, "scale σ of the squared distance", positive("the distance is divided by it")] = 1e4
     beta: Annotated[float, "curvature parameter β of the hyperboloid", positive("the lift is √(β + ‖z‖²)")] = 1.0
     reduction: Annotated[Literal["mean", "sum"], "regulariser per minibatch: mean or sum over its samples"] = "mean"
-    rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.1
+    rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.5
     alpha: Annotated[float, "share α of the client's own gradient", between(0, 1, "it is a mixture")] = 0.1
     server_lr: Annotated[float, "server step size η_g", positive("at 0 the model stays, below 0 it climbs")] = 1.0
     weights: Annotated[Literal["samples", "uniform"], "weights of the means of updates and lengths"] = "uniform"
@@ -68,7 +69,7 @@ class FedMRUR(Algorithm[Server, Nothing, Down, Up]):
             return self.alpha * g + (1 - self.alpha) * down.delta if self.momentum else g  # line 10
 
         d = down.x - local.descend(direction, down.x)  # lines 11, 13
-        return Up(d, d.double().norm()), me
+        return Up(d, double(d).norm()), me
 
     def regularised(self, w: Tensor, b: Batch, local: Local) -> Direction:
         """The gradient of F = f + γR (eqs. 2, 3); the frozen features serve both passes of a step."""
@@ -87,7 +88,7 @@ class FedMRUR(Algorithm[Server, Nothing, Down, Up]):
         return (z - z_g).square().sum(1) - (h - h_g).square()
 
     def server_update(self, server: Server, up: Up, cohort: Cohort) -> Server:
-        length = up.d.double().norm()
+        length = double(up.d).norm()
         D = up.d * (up.norm / length if float(length) > 1e-12 else 0.0) if self.normalise else up.d  # line 15
         delta = D / (cohort.lr * cohort.steps.mean())  # a gradient again, so that line 10 adds like to like
         return Server(server.x - self.server_lr * D, delta)  # line 16

@@ -70,7 +70,7 @@ class PFedMo(Algorithm[Server, Nothing, Down, Up]):
         x_r, u_r = cohort.public.nesterov(x_r, u_r, self.gamma, int(cohort.steps.max()))
         worst, s = self.scores(server, up.x, x_r, cohort)
         x, u = (weighted_mean(list(rows), cohort.portions) for rows in (up.x, up.u))
-        return Server(x, u, x_r, u_r, worst, s, cohort.weights @ s[cohort.ids], cohort.lr)
+        return Server(x, u, x_r, u_r, worst, s, cohort.weights @ s[cohort.ids].cpu(), cohort.lr)
 
     def mix(self, server: Server, s: Tensor) -> tuple[Tensor, Tensor]:
         """(x_i+, u_i+) for a score s. With Δ for "representation minus mean": (11) is y_i+ = ȳ + πs Δy, and (12) is

@@ -20,6 +20,7 @@ from undrift.core.cohort import Cohort
 from undrift.core.errors import InvalidInput
 from undrift.core.records import Each, Scalar, State, Upload, Vector
 from undrift.core.settings import Settings, at_least, positive
+from undrift.core.vector import double
 
 TRAINING, LAST, EVALUATION, STOP = range(4)  # what the next round is: the last two make sure that the best is returned
 
@@ -59,9 +60,10 @@ class Report(Upload):
 
     def means(self, q: Tensor) -> tuple[float, float, float]:
         """δ (eq. 15), ρ and β of the cohort; clients that know no ρ_i and β_i yet are left out."""
-        g, known = self.g.double(), (q @ self.known).clamp(min=1e-30)
+        g, known = double(self.g), (q @ self.known).clamp(min=1e-30)
         rho, beta = (float(q @ (value * self.known) / known) for value in (self.rho, self.beta))
-        return float(q @ (g - q @ g).norm(dim=1)), rho, beta
+        there = q.to(g.device)
+        return float(there @ (g - there @ g).norm(dim=1)), rho, beta
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from torch import Tensor, add, arange, float64, zeros
 
 from undrift.core.training import Training
-from undrift.core.vector import Layout, Part
+from undrift.core.vector import Layout, Part, double
 
 Carry = TypeVar("Carry")
 
@@ -186,8 +186,8 @@ class Local(ABC):
         """For each model the mean cross-entropy of its outputs under a teacher's probabilities, over all samples."""
         totals = [zeros((), dtype=float64) for _ in models]
         for b in self.sweep():
-            p = self.outputs(teacher, b).double().softmax(1)
-            scores = [b.sum((p * self.outputs(w, b).double().log_softmax(1)).sum(1)) for w in models]
+            p = double(self.outputs(teacher, b)).softmax(1)
+            scores = [b.sum((p * double(self.outputs(w, b)).log_softmax(1)).sum(1)) for w in models]
             totals = [total - score for total, score in zip(totals, scores, strict=True)]
         return [total / self.n for total in totals]
 

@@ -84,8 +84,14 @@ class Record:
         return self.map(lambda field, value: _tensor(value))
 
     def to(self, device: str | torch.device) -> Self:
-        """The same record with its tensors on a device."""
-        return self.map(lambda field, value: value.to(device) if isinstance(value, Tensor) else value)
+        """The same record with its tensors on a device; single numbers stay, as they go with tensors of any device."""
+        single = torch.device(device).type == "mps"  # which has no double precision
+
+        def moved(value: Any) -> Any:
+            stays = not isinstance(value, Tensor) or value.ndim == 0 or (single and value.dtype == torch.float64)
+            return value if stays else value.to(device)
+
+        return self.map(lambda field, value: moved(value))
 
     def row(self, i: int) -> Self:
         """What client ``i`` of the cohort gets: its row of every ``Each`` field."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from undrift.core.cohort import Population
 from undrift.core.cost import Spent
 from undrift.core.records import Message, Record, State, Upload
-from undrift.core.vector import Buffers
+from undrift.core.vector import Buffers, double
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,15 @@ class Sum:
     """Scaled tensors that are added one after the other, in double precision."""
 
     def __init__(self, like: Tensor) -> None:
-        self._dtype = like.dtype if like.is_floating_point() else torch.float64
-        self._total = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
+        self._like = like[:0] if like.ndim else like  # no more than its kind
+        self._total = torch.zeros_like(double(like))
 
     def add(self, value: Tensor, factor: float) -> None:
-        self._total.add_(value, alpha=factor)
+        self._total.add_(value.to(self._total.device), alpha=factor)
 
     def over(self, divisor: float) -> Tensor:
-        return (self._total / divisor).to(self._dtype)
+        mean = self._total / divisor
+        return mean.type_as(self._like) if self._like.is_floating_point() else mean
 
 
 class Reduction:

@@ -82,6 +82,11 @@ class Layout:
         return lengths[axis]
 
 
+def double(t: Tensor) -> Tensor:
+    """In double precision, and on the CPU where the device has none (MPS)."""
+    return t.cpu().double() if t.device.type == "mps" else t.double()
+
+
 class Buffers(State):
     """The buffers of a model (batch-norm statistics): floats as one vector, integer counters as another."""
 
