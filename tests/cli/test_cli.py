@@ -110,6 +110,24 @@ def test_own_csv_with_a_client_column(folder: Path, capsys: pytest.CaptureFixtur
     assert facts["clients"] == 4
 
 
+def test_a_flag_goes_with_the_method_that_a_file_chose(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "e.toml").write_text("algorithm = 'fedadm'")
+    assert cli.run(["run", "e.toml", "--form", "printed", "--toml"]) == 0
+    assert 'form = "printed"' in capsys.readouterr().out
+    assert "it must be one of corrected, printed" in sentence(capsys, "run", "e.toml", "--form", "velocity")
+
+
+def test_one_method_is_shown_with_what_the_letters_of_its_costs_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["algorithms", "fedpvr"]) == 0
+    out = capsys.readouterr().out
+    assert "K * head + 4 * head" in out
+    assert "head: those of the last layer" in " ".join(out.split())
+    assert cli.run(["algorithms", "fedadm"]) == 0
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--tau none a whole number >= 1" in out
+    assert "--budget 60 a list of numbers" in out
+
+
 BAD = [
     (["run", "--algorithm", "fedtrp"], "unknown algorithm 'fedtrp': did you mean 'fedtrip'?"),
     (["run", "--data", "digit"], "did you mean 'digits'?"),
@@ -117,7 +135,11 @@ BAD = [
     (["run", "--model", "lnet"], "did you mean 'lenet'?"),
     (["run", "--algoritm", "fedavg"], "--algorithm"),
     (["run", "--algorithm", "fedtrip", "--mu", "-1"], "must be a number >= 0"),
-    (["run", "--algorithm", "fedtrip", "--xi", "2"], "[0, 1]"),
+    (["run", "--algorithm", "fedtrip", "--xi", "2"], "[0, 1] (above 1 the regulariser is unbounded below)"),
+    (["run", "--epoch", "3"], "No such option '--epoch'. Did you mean '--epochs'? (see"),
+    (["run", "--runtime", "proceses"], "threads, processes, batched; did you mean 'processes'?"),
+    (["run", "--algorithm", "fedadm", "--budget", "1,x"], "--budget 1,x: it must be a list of numbers"),
+    (["run", "--algorithm", "fedmrur", "--train.momentum", "0.9"], "FedMRUR does not take local momentum"),
     (["run", "--algorithm", "feddyn", "--algorithm.alpha", "0"], "must be a number > 0"),
     (["run", "--algorithm", "fedavg", "--mu", "1"], "--mu is not a setting of fedavg"),
     (["run", "--algorithm", "feddyn", "--alpha", "0.1"], "write --algorithm.alpha or --partition.alpha"),
@@ -221,6 +243,10 @@ def test_help_teaches_and_completion_knows_the_settings() -> None:
     assert "--mu" in shown
     assert "triplet" in shown
     assert "--temperature" not in shown  # MOON's
+    # A real command, because the flags are made from its words: here a switch of FedMRUR's and a number share a name.
+    twice = undrift("run", "--algorithm", "fedmrur", "--momentum", "0.9").stderr
+    assert "write --algorithm.momentum or --train.momentum" in twice
+    assert "one [prox]" in " ".join(shown.replace("│", " ").split())  # the default, not taken for markup
     words = {"COMP_WORDS": "undrift run --algorithm fedtrip --m", "COMP_CWORD": "4"}
     completed = subprocess.run(
         [Path(sys.executable).with_name("undrift")],
