@@ -87,6 +87,12 @@ def test_compare_prints_a_table_and_says_what_was_not_reached() -> None:
         assert len(ledger.runs()) == 4  # nothing was run again
 
 
+def test_a_personal_method_is_marked_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["compare", "--algorithms", "fedavg,local", "--seeds", "1", *SMALL, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["method"] for row in rows] == ["FedAvg (baseline)", "Local training (personal)"]
+
+
 def test_algorithms_and_partition_tell_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["algorithms"]) == 0
     everything = capsys.readouterr().out
