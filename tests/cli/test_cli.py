@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 from undrift import cli
+from undrift.cli.common import show_warnings
 from undrift.ledger import Ledger
 
 SMALL = ["--clients", "6", "--participate", "3", "--rounds", "3", "--runtime", "serial"]
@@ -91,6 +93,40 @@ def test_a_personal_method_is_marked_in_the_table(capsys: pytest.CaptureFixture[
     assert cli.run(["compare", "--algorithms", "fedavg,local", "--seeds", "1", *SMALL, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["method"] for row in rows] == ["FedAvg (baseline)", "Local training (personal)"]
+
+
+def test_a_comparison_refuses_before_its_first_run(capsys: pytest.CaptureFixture[str]) -> None:
+    found = sentence(capsys, "compare", "--algorithms", "fedavg,fednag", "--momentum", "0.9", *SMALL)
+    assert "FedNAG does not take local momentum" in found
+    with Ledger("runs/ledger.sqlite") as ledger:
+        assert ledger.runs() == []
+
+
+def test_an_error_does_not_advise_to_resume_an_older_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["run", "--name", "older", *SMALL, "--quiet"]) == 0
+    with Ledger("runs/ledger.sqlite") as ledger:
+        ledger.set_status(ledger.run("older"), "stopped")
+    capsys.readouterr()
+    sentence(capsys, "run", "--algorithm", "fednag", "--momentum", "0.9", *SMALL)  # that and nothing else
+
+
+def test_a_file_lists_methods_and_seeds_of_a_comparison(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for methods in ("['fedavg', 'fedprox']", "'fedavg,fedprox'"):
+        (folder / "c.toml").write_text(f"algorithms = {methods}\nseeds = [4, 7]\n")
+        assert cli.run(["compare", "c.toml", *SMALL, "--json"]) == 0
+        assert [row["seeds"] for row in json.loads(capsys.readouterr().out)] == ["2", "2"]
+    with Ledger("runs/ledger.sqlite") as ledger:
+        assert {run.experiment["seed"] for run in ledger.runs()} == {4, 7}
+
+
+def test_a_warning_is_said_once_whatever_libraries_do_to_the_filters(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        show_warnings()
+        for _ in range(3):
+            with warnings.catch_warnings():
+                warnings.simplefilter("default")
+                warnings.warn("too many cooks", stacklevel=1)
+    assert capsys.readouterr().err.splitlines() == ["warning: too many cooks"]
 
 
 def test_algorithms_and_partition_tell_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
