@@ -119,6 +119,15 @@ def test_a_file_lists_methods_and_seeds_of_a_comparison(folder: Path, capsys: py
         assert {run.experiment["seed"] for run in ledger.runs()} == {4, 7}
 
 
+def test_names_of_runs_are_whole_on_a_narrow_terminal() -> None:
+    assert undrift("run", "--name", "a-name-of-more-than-twenty-characters", *SMALL).returncode == 0
+    shown = subprocess.run(
+        [sys.executable, "-m", "undrift", "show"], env={**os.environ, "COLUMNS": "60"}, capture_output=True, text=True
+    ).stdout
+    column = [line.split("│")[1].strip() for line in shown.splitlines() if "│" in line]
+    assert "".join(column) == "a-name-of-more-than-twenty-characters"
+
+
 def test_a_warning_is_said_once_whatever_libraries_do_to_the_filters(capsys: pytest.CaptureFixture[str]) -> None:
     with warnings.catch_warnings():
         show_warnings()
