@@ -177,6 +177,22 @@ def test_a_ledger_of_a_newer_version_is_refused_and_untouched(tmp_path: Path) ->
         assert db.execute("SELECT value FROM meta").fetchone() == ("99",)
 
 
+@pytest.mark.parametrize("path", ["/proc/ledger.sqlite", "/proc/nowhere/ledger.sqlite"])
+def test_a_folder_that_takes_no_files_is_named(path: str) -> None:
+    with pytest.raises(InvalidInput, match=r"/proc\S* cannot be"):
+        Ledger(path, create=True)
+
+
+def test_of_many_runs_an_unknown_one_gets_a_hint_and_no_list(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.sqlite", create=True) as ledger:
+        for number in range(30):
+            ledger.add(f"fedavg-{number:02}", {}, {})
+        with pytest.raises(InvalidInput, match="did you mean 'fedavg-07'"):
+            ledger.run("fedavf-07")
+        with pytest.raises(InvalidInput, match="holds 30, `undrift show` lists them"):
+            ledger.run("x")
+
+
 def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("not a database, but long enough to look like something at least" * 20)

@@ -150,6 +150,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise InvalidInput(f"there is no file {path}") from None
     except IsADirectoryError:
         raise InvalidInput(f"{path} is a folder, not a TOML file") from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} is not valid TOML: {error}") from None
 

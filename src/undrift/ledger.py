@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from undrift.core.client import Kept
-from undrift.core.errors import InvalidInput, unknown
+from undrift.core.errors import InvalidInput, nearest, unknown
 from undrift.core.records import State
 
 VERSION = 1
+LISTED = 10  # names of runs that an error lists
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -132,7 +133,10 @@ class Ledger:
         if self.path.is_dir():
             raise InvalidInput(f"{self.path} is a folder, not a ledger")
         if create:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InvalidInput(f"{self.path.parent} cannot be made for a ledger ({error.strerror})") from None
         self._db = self._connect()
         self._writer: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
@@ -141,7 +145,8 @@ class Ledger:
         self.followers: list[Callable[[Run, Entry], None]] = []  # told of every round that is recorded here
 
     def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
+        with _explained(self.path):
+            db = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
         try:
             with _explained(self.path):
                 db.execute("PRAGMA foreign_keys = ON")
@@ -222,7 +227,9 @@ class Ledger:
             return self._get(names[begins[0]])
         if begins:
             raise InvalidInput(f"run {text!r} could be any of {', '.join(sorted(begins)[:5])} in {self.path}")
-        raise unknown(f"run (in {self.path})", text, names)
+        if nearest(text, names) or len(names) <= LISTED:
+            raise unknown(f"run (in {self.path})", text, names)
+        raise InvalidInput(f"unknown run {text!r}: {self.path} holds {len(names)}, `undrift show` lists them")
 
     def _get(self, run: int) -> Run:
         row = self._db.execute(

@@ -8,7 +8,7 @@ import json
 import platform
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from undrift.core.client import Method
 from undrift.core.cost import Spent
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import Federation, ModelLike, build
-from undrift.core.loop import Loop, Memory, Round, Snapshot
+from undrift.core.loop import Loop, Memory, Round, Snapshot, fit
 from undrift.core.runtime import Runtime
 from undrift.core.training import Training
 from undrift.core.vector import Buffers
@@ -295,18 +295,18 @@ def execute(
     with contextlib.ExitStack() as stack:
         if ledger is not None and run is not None:
             stack.enter_context(ledger.holding(run))
-        if runtime is None:
-            # A resumed run takes over the runtime that was chosen for it, and with it the bits.
-            chosen = run.facts.get("runtime", plan.runtime) if run is not None else plan.runtime
-            runtime = stack.enter_context(create_runtime(chosen, setting.federation, plan.workers))
-        if ledger is not None and run is not None:
-            told = {"runtime": runtime.name} | ({"runtime_why": runtime.why} if runtime.why else {})
-            ledger.set_status(run, "running", facts=told)
-        loop = Loop(setting.federation, method, runtime, setting.participate, keep)
-        snapshot = _resumed(ledger, run, method, plan.device) or loop.start()
-        first, began = snapshot.round, time.perf_counter()
         value: float | None = None
         try:
+            if runtime is None:
+                # A resumed run takes over the runtime that was chosen for it, and with it the bits.
+                chosen = run.facts.get("runtime", plan.runtime) if run is not None else plan.runtime
+                runtime = stack.enter_context(create_runtime(chosen, setting.federation, plan.workers))
+            if ledger is not None and run is not None:
+                told = {"runtime": runtime.name} | ({"runtime_why": runtime.why} if runtime.why else {})
+                ledger.set_status(run, "running", facts=told)
+            loop = Loop(setting.federation, method, runtime, setting.participate, keep)
+            snapshot = _resumed(ledger, run, method, plan.device) or loop.start()
+            first, began = snapshot.round, time.perf_counter()
             while snapshot.round < plan.rounds and not method.finished(snapshot.server):
                 played = loop.play(snapshot)
                 snapshot = played.snapshot
@@ -502,6 +502,15 @@ def check_same(run: Run, setting: Setting) -> None:
                 f"run {run.name!r} cannot go on: {what} differ from what it began with "
                 f"({run.facts.get(key)} then, {facts[key]} now)"
             )
+
+
+def refuse(experiments: Sequence[Experiment], dataset: Dataset) -> None:
+    """Refuse before the first run what one of the methods would refuse at its turn. Warnings come at their turn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        federation = prepare_experiment(experiments[0], dataset=dataset).federation
+        for method in dict.fromkeys(experiment.algorithm for experiment in experiments):
+            fit(method, federation)
 
 
 def start_experiment(

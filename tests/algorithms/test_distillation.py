@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recording import recorded
 from undrift.algorithms import create
@@ -103,6 +104,14 @@ def test_moon_keeps_the_last_models_newest_first() -> None:
 def test_a_model_without_features_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="needs features, and the model has no linear layer"):
         play(toy(), name, 1)
+
+
+@pytest.mark.parametrize("name", ["moon", "fedproto", "fedtr", "fedrep"])
+def test_a_model_that_is_all_head_is_warned_of(name: str) -> None:
+    job = small(5)
+    alone = replace(job, module=nn.Sequential(nn.Flatten(), nn.Linear(job.x[0].numel(), 3, dtype=job.x.dtype)))
+    with pytest.warns(UserWarning, match="its features are its inputs"):
+        play(alone, name, 1)
 
 
 # --- FedNTD -----------------------------------------------------------------------------------------------------------

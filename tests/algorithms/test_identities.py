@@ -107,6 +107,7 @@ ROWS: list[tuple[Side, Side, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.*its features are its inputs")  # FedMRUR on a linear model
 @pytest.mark.parametrize(
     ("left", "right", "how"), ROWS, ids=[f"{left[0]}-{right[0]}-{i}" for i, (left, right, _) in enumerate(ROWS)]
 )

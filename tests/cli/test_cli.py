@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 from undrift import cli
+from undrift.cli.common import show_warnings
 from undrift.history import History
 from undrift.ledger import Ledger
 
@@ -118,6 +120,55 @@ def test_a_comparison_with_pfedmo_has_its_controls(capsys: pytest.CaptureFixture
     assert len({r.facts["partition_fingerprint"] for r in runs}) == 1
 
 
+def test_a_personal_method_is_marked_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["compare", "--algorithms", "fedavg,local", "--seeds", "1", *SMALL, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["method"] for row in rows] == ["FedAvg (baseline)", "Local training (personal)"]
+
+
+def test_a_comparison_refuses_before_its_first_run(capsys: pytest.CaptureFixture[str]) -> None:
+    found = sentence(capsys, "compare", "--algorithms", "fedavg,fednag", "--momentum", "0.9", *SMALL)
+    assert "FedNAG does not take local momentum" in found
+    with Ledger("runs/ledger.sqlite") as ledger:
+        assert ledger.runs() == []
+
+
+def test_an_error_does_not_advise_to_resume_an_older_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["run", "--name", "older", *SMALL, "--quiet"]) == 0
+    with Ledger("runs/ledger.sqlite") as ledger:
+        ledger.set_status(ledger.run("older"), "stopped")
+    capsys.readouterr()
+    sentence(capsys, "run", "--algorithm", "fednag", "--momentum", "0.9", *SMALL)  # that and nothing else
+
+
+def test_a_file_lists_methods_and_seeds_of_a_comparison(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for methods in ("['fedavg', 'fedprox']", "'fedavg,fedprox'"):
+        (folder / "c.toml").write_text(f"algorithms = {methods}\nseeds = [4, 7]\n")
+        assert cli.run(["compare", "c.toml", *SMALL, "--json"]) == 0
+        assert [row["seeds"] for row in json.loads(capsys.readouterr().out)] == ["2", "2"]
+    with Ledger("runs/ledger.sqlite") as ledger:
+        assert {run.experiment["seed"] for run in ledger.runs()} == {4, 7}
+
+
+def test_names_of_runs_are_whole_on_a_narrow_terminal() -> None:
+    assert undrift("run", "--name", "a-name-of-more-than-twenty-characters", *SMALL).returncode == 0
+    shown = subprocess.run(
+        [sys.executable, "-m", "undrift", "show"], env={**os.environ, "COLUMNS": "60"}, capture_output=True, text=True
+    ).stdout
+    column = [line.split("│")[1].strip() for line in shown.splitlines() if "│" in line]
+    assert "".join(column) == "a-name-of-more-than-twenty-characters"
+
+
+def test_a_warning_is_said_once_whatever_libraries_do_to_the_filters(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        show_warnings()
+        for _ in range(3):
+            with warnings.catch_warnings():
+                warnings.simplefilter("default")
+                warnings.warn("too many cooks", stacklevel=1)
+    assert capsys.readouterr().err.splitlines() == ["warning: too many cooks"]
+
+
 def test_algorithms_and_partition_tell_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["algorithms"]) == 0
     everything = capsys.readouterr().out
@@ -141,6 +192,24 @@ def test_own_csv_with_a_client_column(folder: Path, capsys: pytest.CaptureFixtur
     assert facts["clients"] == 4
 
 
+def test_a_flag_goes_with_the_method_that_a_file_chose(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "e.toml").write_text("algorithm = 'fedadm'")
+    assert cli.run(["run", "e.toml", "--form", "printed", "--toml"]) == 0
+    assert 'form = "printed"' in capsys.readouterr().out
+    assert "it must be one of corrected, printed" in sentence(capsys, "run", "e.toml", "--form", "velocity")
+
+
+def test_one_method_is_shown_with_what_the_letters_of_its_costs_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["algorithms", "fedpvr"]) == 0
+    out = capsys.readouterr().out
+    assert "K * head + 4 * head" in out
+    assert "head: those of the last layer" in " ".join(out.split())
+    assert cli.run(["algorithms", "fedadm"]) == 0
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--tau none a whole number >= 1" in out
+    assert "--budget 60 a list of numbers" in out
+
+
 BAD = [
     (["run", "--algorithm", "fedtrp"], "unknown algorithm 'fedtrp': did you mean 'fedtrip'?"),
     (["run", "--data", "digit"], "did you mean 'digits'?"),
@@ -148,7 +217,11 @@ BAD = [
     (["run", "--model", "lnet"], "did you mean 'lenet'?"),
     (["run", "--algoritm", "fedavg"], "--algorithm"),
     (["run", "--algorithm", "fedtrip", "--mu", "-1"], "must be a number >= 0"),
-    (["run", "--algorithm", "fedtrip", "--xi", "2"], "[0, 1]"),
+    (["run", "--algorithm", "fedtrip", "--xi", "2"], "[0, 1] (above 1 the regulariser is unbounded below)"),
+    (["run", "--epoch", "3"], "No such option '--epoch'. Did you mean '--epochs'? (see"),
+    (["run", "--runtime", "proceses"], "threads, processes, batched; did you mean 'processes'?"),
+    (["run", "--algorithm", "fedadm", "--budget", "1,x"], "--budget 1,x: it must be a list of numbers"),
+    (["run", "--algorithm", "fedmrur", "--train.momentum", "0.9"], "FedMRUR does not take local momentum"),
     (["run", "--algorithm", "feddyn", "--algorithm.alpha", "0"], "must be a number > 0"),
     (["run", "--algorithm", "fedavg", "--mu", "1"], "--mu is not a setting of fedavg"),
     (["run", "--algorithm", "feddyn", "--alpha", "0.1"], "write --algorithm.alpha or --partition.alpha"),
@@ -252,6 +325,10 @@ def test_help_teaches_and_completion_knows_the_settings() -> None:
     assert "--mu" in shown
     assert "triplet" in shown
     assert "--temperature" not in shown  # MOON's
+    # A real command, because the flags are made from its words: here a switch of FedMRUR's and a number share a name.
+    twice = undrift("run", "--algorithm", "fedmrur", "--momentum", "0.9").stderr
+    assert "write --algorithm.momentum or --train.momentum" in twice
+    assert "one [prox]" in " ".join(shown.replace("│", " ").split())  # the default, not taken for markup
     words = {"COMP_WORDS": "undrift run --algorithm fedtrip --m", "COMP_CWORD": "4"}
     completed = subprocess.run(
         [Path(sys.executable).with_name("undrift")],

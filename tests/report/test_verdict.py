@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from ledgers import add_run, histories
 from undrift.core.errors import InvalidInput
@@ -80,6 +82,22 @@ def test_one_seed_measures_no_chance_and_two_are_too_few(book: Ledger) -> None:
     add_run(book, "fedtrip", 2, [0.1, 0.9, 0.9])
     (verdict,) = comparison(histories(book), 0.9).verdicts
     assert "2 seeds: too few to tell it from chance" in str(verdict)
+
+
+def test_many_methods_fit_a_narrow_terminal_without_a_broken_word(book: Ledger) -> None:
+    names = ("fedavg", "fedtrip", "scaffold", "FastSlowMo", "Centralised training", "FedProx")
+    for place, name in enumerate(names):
+        for seed in (1, 2, 3):
+            add_run(book, name, seed, [0.1, 0.5 + 0.1 * place, 0.55 + 0.01 * seed])
+    found = comparison(histories(book), 0.58)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table.render(found, 80))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    shown = " ".join(" ".join(lines).split())
+    for word in ("FastSlowMo", "Centralised", "SCAFFOLD", "(baseline)", "rounds", "compute", "seeds: 3; rejected: 0"):
+        assert word in shown
+    assert len([line for line in lines if line.startswith(" Fed")]) == 3  # one row for each
 
 
 def test_what_is_not_reached_is_never_a_number(book: Ledger) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from conformance.problem import federation
 from undrift.core.errors import InvalidInput
-from undrift.runtimes import create
+from undrift.runtimes import auto, create
 from undrift.runtimes.auto import choose, decide
 
 ONE_CORE = dict.fromkeys(("threads", "processes"), "there is one core")
@@ -56,7 +57,17 @@ def test_a_model_that_vmap_does_not_know_is_not_batched() -> None:
     assert "batched" not in choice.why
 
 
-def test_what_cannot_be_pickled_does_not_go_to_processes() -> None:
+def test_more_workers_than_cores_are_not_expected_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    seen: list[int] = []
+    monkeypatch.setattr(auto, "decide", lambda *given: seen.append(given[4]))
+    for workers in (None, 1, 2, 64):
+        choose(federation(), workers)
+    assert seen == [2, 1, 2, 2]
+
+
+def test_what_cannot_be_pickled_does_not_go_to_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     choice = choose(replace(federation(), loss=lambda outputs, y: nn.functional.cross_entropy(outputs, y)), workers=2)
     assert choice.name != "processes"
     assert "cannot be sent" in choice.why

@@ -33,6 +33,12 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(workers: int) -> None:
         assert mine.drift == theirs.drift
 
 
+def test_more_threads_than_cores_are_warned_about() -> None:
+    workers = len(os.sched_getaffinity(0)) + 1
+    with pytest.warns(UserWarning, match=f"{workers} workers"):
+        Threads(federation(), workers).close()
+
+
 def test_batch_norm_statistics_stay_with_their_thread() -> None:
     job = replace(federation(), module=nn.Sequential(nn.Linear(12, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)))
     threads = play(job, "fedavg", 4, participate=5, runtime=lambda f: Threads(f, 3))

@@ -60,6 +60,9 @@ def run(args: list[str]) -> int:
 def _sentence(error: click.ClickException) -> str:
     where = getattr(error, "ctx", None)
     help_hint = f" (see {where.command_path} --help)" if where is not None else ""
+    if isinstance(error, click.NoSuchOption):  # not the twins of a flag: --head_epochs, --algorithm.mu
+        known = [p for p in error.possibilities or () if "_" not in p and ("." not in p or "." in error.option_name)]
+        error = click.NoSuchOption(error.option_name, possibilities=known[:1], ctx=error.ctx)
     text = error.format_message().replace("\n", " ").rstrip(".")
     sentences = dict.fromkeys(re.split(r"(?<=[.?]) ", text))  # Typer and Click both add a did-you-mean
     return " ".join(sentences) + help_hint

@@ -45,10 +45,16 @@ def complain(sentence: str) -> None:
 
 
 def show_warnings() -> None:
-    """Warnings as one line each, without file names and source lines."""
+    """Warnings as one line each, without file names and source lines, and none of them twice.
+
+    Python forgets what it has said whenever a library changes the filters, so what was said is kept here.
+    """
+    said: set[str] = set()
 
     def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
-        errors.print(f"[yellow]warning:[/] {escape(str(message))}")
+        if str(message) not in said:
+            said.add(str(message))
+            errors.print(f"[yellow]warning:[/] {escape(str(message))}")
 
     warnings.showwarning = show
     warnings.simplefilter("once", UserWarning)

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
+from rich.markup import escape
 from typer.core import TyperCommand, TyperOption
 
-from undrift.core.errors import InvalidInput, unknown
+from undrift.core.errors import InvalidInput, hint, unknown
 from undrift.core.settings import Setting
 from undrift.experiment import components
 
@@ -36,6 +37,7 @@ _CHOICES = {
     **dict.fromkeys(("--partition", "-p"), "partition"),
     **dict.fromkeys(("--model", "-m"), "model"),
 }
+_METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", tuple: "FLOAT,..."}
 _DEFAULTS = {"partition": ["dirichlet"], "data": ["digits"], "model": [], "algorithm": []}
 
 
@@ -61,15 +63,17 @@ def _options() -> tuple[click.Parameter, ...]:
                 plain.setdefault(setting.name, []).append((section, kind, setting))
     for name, uses in plain.items():
         shown = [u for u in uses if u[0] in ("plan", "train", "skew") or u[1] in chosen[u[0]]]
-        section, _, setting = (shown or uses)[0]
+        # Where one use is a switch and another takes a value (`--momentum`), the flag takes a value.
+        section, _, setting = min(shown or uses, key=lambda use: use[2].type is bool)
         found.append(
             _option(
                 f"--{name.replace('_', '-')}", name, setting, _help(shown or uses), _PANELS[section], hidden=not shown
             )
         )
-        for part in dict.fromkeys(u[0] for u in uses if u[0] not in ("plan", "train", "skew")):
+        for part in dict.fromkeys(u[0] for u in uses if u[0] != "plan"):
             flag = f"--{part}.{name.replace('_', '-')}"
-            found.append(_option(flag, f"{part}.{name}", setting, "", None, hidden=True))
+            own = next(u[2] for u in uses if u[0] == part)
+            found.append(_option(flag, f"{part}.{name}", own, "", None, hidden=True))
     return tuple(found)
 
 
@@ -84,14 +88,14 @@ def _option(flag: str, key: str, setting: Setting, text: str, panel: str | None,
 
     return TyperOption(
         param_decls=["flag_" + re.sub(r"\W", "_", key), *names],
-        type=click.Choice(setting.choices)
+        type=_Choice(setting.choices)
         if setting.choices and "." not in key
         else str
         if setting.type is not bool
         else bool,
         default=None,
         help=text,
-        metavar=None if setting.choices or setting.type is bool else setting.type.__name__.upper(),
+        metavar=None if setting.choices or setting.type is bool else _METAVARS[setting.type],
         hidden=hidden,
         expose_value=False,
         callback=store,
@@ -101,17 +105,32 @@ def _option(flag: str, key: str, setting: Setting, text: str, panel: str | None,
     )
 
 
+class _Choice(click.Choice[str]):
+    """One of some words, for the help and the completion.
+
+    Whether the word is allowed is seen when it is known whose setting it is: a file may have chosen the method.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value)
+
+
 def _help(uses: Iterable[tuple[str, str, Setting]]) -> str:
     texts: dict[str, list[str]] = {}
     for _, kind, setting in uses:
-        default = "" if setting.required or setting.default is None else f" [{_plain(setting.default)}]"
+        default = "" if setting.required or setting.default in (None, ()) else f" [{plain(setting.default)}]"
         texts.setdefault(setting.help + default, []).append(kind)
     parts = [(f"{', '.join(k for k in kinds if k)}: " if any(kinds) else "") + text for text, kinds in texts.items()]
-    return "; ".join(parts[:4])
+    return escape("; ".join(parts[:4]))  # a default like [prox] is no markup
 
 
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+def plain(value: Any) -> str:
+    """A default as it is written on the command line."""
+    if isinstance(value, tuple):
+        return ",".join(plain(part) for part in value)
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 def _chosen() -> dict[str, list[str]]:
@@ -168,7 +187,8 @@ def _parsed(setting: Setting, value: str, text: str) -> Any:
     try:
         return setting.check(setting.parse(value), text)
     except InvalidInput:
-        raise InvalidInput(f"{text} {value}: it must be {setting.allowed}") from None
+        more = hint(value, setting.choices) or setting.reason
+        raise InvalidInput(f"{text} {value}: it must be {setting.allowed}{more}") from None
 
 
 def _find(kinds: Mapping[str, tuple[Setting, ...]], name: str, chosen: Iterable[str]) -> Setting | None:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from undrift import algorithms as methods
 from undrift.cli.common import JsonOption, RootOption, console, say
-from undrift.cli.flags import ExperimentCommand
+from undrift.cli.flags import ExperimentCommand, plain
 from undrift.cli.runs import DataOption, PartitionOption, description
 from undrift.cli.showing import print_json
 from undrift.core.errors import InvalidInput, unknown
@@ -21,6 +21,11 @@ from undrift.core.settings import Setting
 from undrift.data import Heterogeneity, data_root, heterogeneity, sources
 from undrift.experiment import Experiment
 from undrift.models import catalogue
+
+LEGEND = (
+    "d: parameters, head: those of the last layer, n: samples, K: steps, E: epochs, M: batch size, C: classes, "
+    "C_i: classes of the client, f: features."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -56,10 +61,7 @@ def algorithms(
             if s.name != "weights":
                 say(f"    --{s.name.replace('_', '-')} [cyan]{escape(_value(s))}[/]  {escape(s.help)}")
         say(f"    [dim]costs on top of FedAvg: {escape(_cost(cls))}[/]")
-    say(
-        "d: parameters, n: samples, K: steps, E: epochs, M: batch size, C: classes, C_i: classes of the client, "
-        "f: features. One in full: undrift algorithms NAME"
-    )
+    say(f"{LEGEND} One in full: undrift algorithms NAME")
 
 
 def _cost(cls: type[methods.Method]) -> str:
@@ -99,6 +101,7 @@ def _method(cls: type[methods.Method]) -> None:
     ):
         rows.add_row(label, escape(value))
     console.print(rows)
+    say(LEGEND)
     if cls.refuses_momentum:
         say(f"Local momentum is refused: {escape(cls.refuses_momentum)}.")
     say(f"Try: undrift run --algorithm {cls.name()} --partition.alpha 0.1 --clients 50 --participate 10")
@@ -118,15 +121,7 @@ def _method_json(cls: type[methods.Method]) -> dict[str, Any]:
 
 
 def _value(s: Setting) -> str:
-    if s.required:
-        return "(needed)"
-    return (
-        str(s.default).lower()
-        if isinstance(s.default, bool)
-        else f"{s.default:g}"
-        if isinstance(s.default, float)
-        else str(s.default)
-    )
+    return "(needed)" if s.required else plain(s.default)
 
 
 def partition(

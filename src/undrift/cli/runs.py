@@ -37,7 +37,7 @@ from undrift.history import History
 from undrift.ledger import Ledger, Run
 from undrift.report.table import cells, headers, render, sentences
 from undrift.report.verdict import comparison
-from undrift.runner import Result, Watcher, completed, resume_experiment, start_experiment
+from undrift.runner import Result, Watcher, completed, refuse, resume_experiment, start_experiment
 from undrift.track import tracking
 
 ExperimentArgument = Annotated[
@@ -155,7 +155,7 @@ def compare(
             "--algorithms", "-a", help="Methods, with commas; `name:key=value` sets one; `all` for every one."
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="Seeds: 1..5 or 1,2,3.")] = "1..3",
+    seeds: Annotated[str | None, typer.Option("--seeds", help="Seeds: 1..5 or 1,2,3. Left out: 1..3.")] = None,
     data: DataOption = None,
     partition: PartitionOption = None,
     model: ModelOption = None,
@@ -175,19 +175,22 @@ def compare(
 
     Ends with a table: accuracy, and rounds, bytes, MACs and seconds to the target, each with its ratio to FedAvg.
     """
-    listed = read_toml(experiment).get("algorithms") if experiment else None
-    texts = (
-        algorithm.split(",") if algorithm else [str(t) for t in listed or ["fedavg", "fedprox", "scaffold", "fedtrip"]]
-    )
+    file = read_toml(experiment) if experiment else {}
+    texts = (algorithm or _listed(file.get("algorithms", "fedavg,fedprox,scaffold,fedtrip"))).split(",")
     if texts == ["all"]:
         texts = list(algorithms.algorithms())
     methods = _with_controls([parse_method(text) for text in texts])
     values = description(ctx, experiment, [str(m["name"]) for m in methods], data, partition, model)
-    experiments = _grid(values, methods, parse_seeds(seeds), name or "compare")
+    experiments = _grid(values, methods, parse_seeds(seeds or _listed(file.get("seeds", "1..3"))), name or "compare")
     with open_ledger(ledger, create=True) as book, tracking(book, track):
         results = _guarded(book, experiments, root, quiet, again=again)
         target = experiments[0].plan.target
         _table([r.history for r in results], target, as_json, book.path)
+
+
+def _listed(value: Any) -> str:
+    """A list in a file as it is written on the command line: with commas."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _with_controls(methods: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -245,17 +248,16 @@ def _guarded(
     """Run experiments one after the other; Ctrl-C says how to go on."""
     results: list[Result] = []
     dataset = experiments[0].data.load(data_root(root))
+    refuse(experiments, dataset)
     taken = {run.name: run for run in book.runs()}
-    done = False
     try:
         with watching(quiet) as watch:
             for experiment in (completed(e, dataset) for e in experiments):
                 earlier = taken.get(experiment.name) if again else None
                 results.append(_one(book, experiment, earlier, root, dataset, watch))
-        done = True
-    finally:
-        if not done:
-            _say_how_to_resume(book, len(experiments) > 1)
+    except KeyboardInterrupt:
+        _say_how_to_resume(book, None, len(experiments) > 1)
+        raise
     return results
 
 
@@ -270,11 +272,11 @@ def _one(
     return start_experiment(experiment, book, root=root, dataset=dataset, watch=watch, extra=extra)
 
 
-def _say_how_to_resume(book: Ledger, several: bool) -> None:
-    stopped = [run for run in book.runs() if run.status == "stopped"]
-    if not stopped:
+def _say_how_to_resume(book: Ledger, run: Run | None, several: bool) -> None:
+    """How to go on with a run that Ctrl-C has stopped; without one, with the latest."""
+    run = book.run(run.id) if run is not None else next(iter(book.runs()[::-1]), None)
+    if run is None or run.status != "stopped":
         return
-    run = stopped[-1]
     where = "" if book.path == DEFAULT_LEDGER else f" --ledger {book.path}"
     errors.print(f"stopped after round {run.rounds} of {run.experiment['rounds']}; nothing recorded is lost.")
     if several:
@@ -299,14 +301,12 @@ def resume(
         found = book.run(name)
         if found.status == "finished" and (rounds is None or rounds <= found.rounds):
             raise InvalidInput(f"run {found.name!r} is finished after {found.rounds} rounds; --rounds extends it")
-        done = False
         try:
             with watching(quiet) as watch:
                 result = resume_experiment(found, book, root=root, watch=watch, rounds=rounds)
-            done = True
-        finally:
-            if not done:
-                _say_how_to_resume(book, False)
+        except KeyboardInterrupt:
+            _say_how_to_resume(book, found, False)
+            raise
         announce(result, as_json)
 
 

@@ -64,7 +64,9 @@ def _list(book: Ledger, as_json: bool) -> None:
         return
     table = Table(title=str(book.path), title_justify="left")
     for column in ("run", "method", "seed", "status", "rounds", "final", "best"):
-        table.add_column(column, justify="left" if column in ("run", "method", "status") else "right")
+        left = column in ("run", "method", "status")
+        # A name is what `undrift show` and `undrift resume` take, so it must be whole.
+        table.add_column(column, justify="left" if left else "right", overflow="fold")
     for h in histories:
         table.add_row(
             escape(h.name),
@@ -72,8 +74,8 @@ def _list(book: Ledger, as_json: bool) -> None:
             str(h.seed),
             h.status,
             f"{len(h.rounds)}/{h.planned}",
-            _percent(h.final),
-            _percent(h.best),
+            _percent(h.final) if h.metrics else "–",
+            _percent(h.best) if h.metrics else "–",
         )
     console.print(table)
 

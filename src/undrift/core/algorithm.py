@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
@@ -155,6 +156,12 @@ class Algorithm(Settings, Generic[S, C, D, U]):
             raise InvalidInput(f"{self.title} takes no batch-norm model ({self.refuses_buffers}); use group norm")
         if self.needs_features() and not layout.features:
             raise no_features(self.title)
+        if self.needs_features() and not layout.extent("body"):
+            warnings.warn(
+                f"{self.title} works on features, and the model has no parameters below its last layer: "
+                "its features are its inputs, which training does not change",
+                stacklevel=2,
+            )
         self.check(training, layout, steps)
 
 

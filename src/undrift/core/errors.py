@@ -13,10 +13,22 @@ class InvalidInput(ValueError):
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> InvalidInput:
     """The error for a name that is not in a list: with the nearest name, or else the list."""
     options = sorted(allowed)
-    near = get_close_matches(name.lower(), options, n=1, cutoff=0.6)
+    near = nearest(name, options)
     if near:
-        return InvalidInput(f"unknown {kind} {name!r}: did you mean {near[0]!r}?")
+        return InvalidInput(f"unknown {kind} {name!r}: did you mean {near!r}?")
     return InvalidInput(f"unknown {kind} {name!r}: one of {', '.join(options)}")
+
+
+def nearest(name: str, options: Iterable[str]) -> str | None:
+    """The option that was probably meant, if one is like the name."""
+    near = get_close_matches(name.lower(), list(options), n=1, cutoff=0.6)
+    return near[0] if near else None
+
+
+def hint(name: str, options: Iterable[str]) -> str:
+    """The end of a sentence that has listed the options: the one that was probably meant, if there is one."""
+    near = nearest(name, options)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def no_features(who: str) -> InvalidInput:

@@ -47,6 +47,12 @@ class Keep(Protocol):
     def load(self, client: int) -> Kept | None: ...
 
 
+def fit(method: Method, federation: Federation) -> None:
+    """All that a method can refuse, or warn of, before the first round."""
+    steps = federation.training.steps_for(int(federation.population.samples.max()))
+    method.fit(federation.training, federation.layout, steps)
+
+
 class Loop:
     """One method on one federation with one runtime."""
 
@@ -56,8 +62,7 @@ class Loop:
         self._start, self._buffers = federation.start()
         self._fresh: Kept | None = None
         self._server_trainer: Trainer | None = None
-        steps = max(federation.training.steps_for(int(n)) for n in {federation.population.samples.max()})
-        method.fit(federation.training, federation.layout, steps)
+        fit(method, federation)
         if method.needs_public and (federation.public is None or federation.scoring is None):
             raise InvalidInput(
                 f"{method.title} needs public data on the server, to train on and to score models with, "

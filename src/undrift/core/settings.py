@@ -13,7 +13,7 @@ import types
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
-from undrift.core.errors import InvalidInput, unknown
+from undrift.core.errors import InvalidInput, hint, unknown
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Bounds:
         low, high = f"{self.low:g}", f"{self.high:g}"
         if self.high == math.inf:
             return f"{'>' if self.open_low else '>='} {low}"
-        return f"{'(' if self.open_low else '['}{low}, {high}{')' if self.open_high else ']'}"
+        return f"in {'(' if self.open_low else '['}{low}, {high}{')' if self.open_high else ']'}"
 
 
 def positive(why: str = "") -> Bounds:
@@ -72,10 +72,14 @@ class Setting:
         """What may be given, in words: ``a number >= 0`` or ``one of prox, init``."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        word = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list"}[
-            self.type
-        ]
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+        word = words.get(self.type, "a list of numbers")
         return f"{word} {self.bounds}" if self.bounds else word
+
+    @property
+    def reason(self) -> str:
+        """Why there is a range, in brackets; empty where nothing has to be said."""
+        return f" ({self.bounds.why})" if self.bounds and self.bounds.why else ""
 
     def parse(self, text: str) -> Any:
         """The value a command-line word stands for."""
@@ -104,10 +108,9 @@ class Setting:
         if not fits:
             raise InvalidInput(f"{where}: it must be {self.allowed}")
         if self.choices and value not in self.choices:
-            raise InvalidInput(f"{where}: it must be {self.allowed}")
+            raise InvalidInput(f"{where}: it must be {self.allowed}{hint(value, self.choices)}")
         if self.bounds and not self.bounds.holds(value):
-            reason = f" ({self.bounds.why})" if self.bounds.why else ""
-            raise InvalidInput(f"{where}: it must be {self.allowed}{reason}")
+            raise InvalidInput(f"{where}: it must be {self.allowed}{self.reason}")
         return value
 
 

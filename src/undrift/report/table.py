@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 from typing import TYPE_CHECKING
 
 from undrift.report import words
@@ -38,6 +40,8 @@ def headers(comparison: Comparison) -> list[str]:
 def cells(comparison: Comparison, row: Row) -> list[str]:
     """One row of the table as text."""
     label = row.label + (" (baseline)" if comparison.is_baseline(row) and len(comparison.rows) > 1 else "")
+    model = row.group.curve[0]
+    label += "" if model == "global" else f" ({model})"  # another figure than that of the others
     seeds, final, best, rejected = plain_cells(row)
     return [label, seeds, final, best, *cost_cells(comparison, row), rejected]
 
@@ -87,24 +91,46 @@ def _own(row: Row) -> str:
     return words.rounds(cost.per_seed_mean)
 
 
+_ASIDE = ("seeds", "rejected")  # columns that most often hold the same in every row
+_SHORT = {OWN_MEAN: "own mean", "upload": "up", "download": "down"}
+NAME = 14  # characters of a method's name that stay together
 NARROW, FEW = 170, 5  # below this width, up to so many methods stand side by side instead of below each other
 
 
 def render(comparison: Comparison, width: int = NARROW) -> Table:
     """The table for a terminal: a row per method, or a column per method where the terminal is narrow."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=_title(comparison), caption=_caption(comparison), caption_justify="left", title_justify="left")
     lines = [headers(comparison), *(cells(comparison, row) for row in comparison.rows)]
-    beside = width < NARROW and len(comparison.rows) <= FEW
-    if beside:
+    if width < NARROW and len(comparison.rows) <= FEW:
         lines = [list(line) for line in zip(*lines, strict=True)]
+    slim = width < NARROW and len(comparison.rows) > FEW
+    if slim:
+        lines, shared = _slim(lines, width)
+        table.title = "; ".join([_title(comparison), *shared])
+        table.box, table.pad_edge, table.padding = SIMPLE_HEAD, False, (0, 0)
     for place, title in enumerate(lines[0]):
-        table.add_column(Text(title), justify="left" if place == 0 else "right", overflow="fold")
+        table.add_column(
+            Text(title), justify="left" if place == 0 else "right", overflow="fold", no_wrap=slim and not place
+        )
     for line in lines[1:]:
         table.add_row(*(Text(cell) for cell in line))
     return table
+
+
+def _slim(lines: list[list[str]], width: int) -> tuple[list[list[str]], list[str]]:
+    """Many methods on a narrow terminal: what all have in common is said once, and the target is not repeated."""
+    labels, *rest = (list(column) for column in zip(*lines, strict=True))
+    shared = [column for column in rest if column[0] in _ASIDE and len(set(column[1:])) == 1]
+    slim = [["\n".join(textwrap.wrap(label, max(NAME, width // 6))) for label in labels]]
+    for title, *values in (column for column in rest if column not in shared):
+        short = title.split(" to ")[0].removeprefix("client ")
+        short = "final" if title.startswith("final") else _SHORT.get(short, short)
+        slim.append([short, *(re.sub(r"not reached in .*", "not reached", v) for v in values)])
+    return [list(line) for line in zip(*slim, strict=True)], [f"{title}: {value}" for title, value, *_ in shared]
 
 
 def sentences(comparison: Comparison) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import warnings
+
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import Federation
 from undrift.core.runtime import Runtime
@@ -50,6 +53,15 @@ def check_workers(workers: int | None) -> None:
         raise InvalidInput(
             f"workers = {workers}: at least 1 worker is needed; the serial runtime works in this process"
         )
+
+
+def crowd(workers: int | None) -> int:
+    """How many work side by side: as many as asked for, or one per core."""
+    check_workers(workers)
+    cores = len(os.sched_getaffinity(0))
+    if workers is not None and workers > cores:
+        warnings.warn(f"{workers} workers share {cores} cores: more workers than cores only cost", stacklevel=3)
+    return workers or cores
 
 
 __all__ = ["RUNTIMES", "create"]

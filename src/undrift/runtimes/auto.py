@@ -42,7 +42,8 @@ class Choice:
 
 def choose(federation: Federation, workers: int | None = None) -> Choice:
     """The runtime for a federation on this machine, from measurements."""
-    cores = workers or len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
+    cores = min(workers or cores, cores)  # more workers than cores are no faster
     sizes = federation.population.samples
     steps = float(np.mean([federation.training.steps_for(int(n)) for n in sizes[:1000]]))
     obstacles: dict[str, str] = {}

@@ -8,11 +8,9 @@ A worker that dies is replaced, and what it had not delivered is done again.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import selectors
 import signal
-import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +26,7 @@ from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Mapped, Runtime, Task
-from undrift.runtimes import check_workers, worker
+from undrift.runtimes import crowd, worker
 from undrift.runtimes.memory import Segment, Signature, room, signature_of
 from undrift.runtimes.worker import Result
 
@@ -69,13 +67,7 @@ class Processes(Runtime):
 
     def __init__(self, federation: Federation, workers: int | None = None, shared_limit: int | None = None) -> None:
         """``shared_limit``: bytes that one piece of shared memory may have; a larger one lies in a file."""
-        cores = len(os.sched_getaffinity(0))
-        check_workers(workers)
-        self.workers = workers or cores
-        if self.workers > cores:
-            warnings.warn(
-                f"{self.workers} workers share {cores} cores: more workers than cores only cost", stacklevel=2
-            )
+        self.workers = crowd(workers)
         if federation.x.device.type != "cpu":
             raise InvalidInput(f"processes share memory of the CPU, and the data are on {federation.x.device}")
         self.federation = federation

@@ -7,7 +7,6 @@ the serial runtime.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any
@@ -21,7 +20,7 @@ from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Mapped, Runtime, Task
-from undrift.runtimes import check_workers
+from undrift.runtimes import crowd
 from undrift.runtimes.crew import Crew
 from undrift.runtimes.memory import keep_freed_memory
 from undrift.runtimes.serial import reply
@@ -31,8 +30,7 @@ class Threads(Runtime):
     name = "threads"
 
     def __init__(self, federation: Federation, workers: int | None = None) -> None:
-        check_workers(workers)
-        trainers = [federation.trainer() for _ in range(workers or len(os.sched_getaffinity(0)))]
+        trainers = [federation.trainer() for _ in range(crowd(workers))]
         if trainers[0].live.stochastic:
             raise InvalidInput(
                 "the model has dropout, and threads share the stream that its masks are drawn from: "
