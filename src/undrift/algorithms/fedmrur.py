@@ -47,7 +47,9 @@ class FedMRUR(Algorithm[Server, Nothing, Down, Up]):
     sigma: Annotated[float, "scale σ of the squared distance", positive("the distance is divided by it")] = 1e4
     beta: Annotated[float, "curvature parameter β of the hyperboloid", positive("the lift is √(β + ‖z‖²)")] = 1.0
     reduction: Annotated[Literal["mean", "sum"], "regulariser per minibatch: mean or sum over its samples"] = "mean"
-    rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.5
+    rho: Annotated[
+        float, "radius ρ of the ascent; small models learn with 0.1", nonnegative("a negative one looks downhill")
+    ] = 0.5
     alpha: Annotated[float, "share α of the client's own gradient", between(0, 1, "it is a mixture")] = 0.1
     server_lr: Annotated[float, "server step size η_g", positive("at 0 the model stays, below 0 it climbs")] = 1.0
     weights: Annotated[Literal["samples", "uniform"], "weights of the means of updates and lengths"] = "uniform"
