@@ -36,6 +36,8 @@ if deadly != "0":
     Ledger._insert = staticmethod(half)
 def watch(where):
     print(where.round, flush=True)
+    if "UNDRIFT_TEST_PAUSE" in os.environ:
+        sys.stdin.readline()
 undrift.run(method, clients=12, participate=4, rounds=8, seed=3, eval_every=2, ledger=path, name="r", watch=watch,
             runtime=runtime, resume=resume == "yes")
 """
@@ -107,19 +109,21 @@ def test_killed_and_resumed_ends_as_if_never_killed(
 
 def test_two_processes_on_one_run_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "l.sqlite"
-    with child(path, "fedavg") as process:
+    arguments = [sys.executable, "-c", CHILD, str(path), "fedavg", "serial", "0"]
+    with subprocess.Popen(
+        [*arguments, "no"],
+        env={**os.environ, "UNDRIFT_TEST_PAUSE": "1"},  # it waits between two rounds, until its stdin is closed
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        os.kill(process.pid, signal.SIGSTOP)
-        try:
-            with Ledger(path) as ledger:
-                assert ledger.is_held(ledger.run("r"))
-            again = [sys.executable, "-c", CHILD, str(path), "fedavg", "serial", "0", "yes"]
-            second = subprocess.run(again, capture_output=True, text=True)
-            assert second.returncode != 0
-            assert "is being written by another process" in second.stderr
-        finally:
-            os.kill(process.pid, signal.SIGCONT)
+        with Ledger(path) as ledger:
+            assert ledger.is_held(ledger.run("r"))
+        second = subprocess.run([*arguments, "yes"], capture_output=True, text=True)
+        assert second.returncode != 0
+        assert "is being written by another process" in second.stderr
         process.communicate()
     assert process.returncode == 0
     assert len(contents(path)["rounds"]) == ROUNDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -18,7 +19,7 @@ from undrift.core.algorithm import Broadcast, Displaced, Trained
 from undrift.core.drift import Drift
 from undrift.core.loop import Loop, Memory
 from undrift.core.records import Each, Mean, Sum, Upload, Vector
-from undrift.core.reduce import Reduction, Reply, weighted_mean
+from undrift.core.reduce import Block, Reduction, Reply, weighted_mean
 from undrift.core.runtime import Task, settle
 from undrift.runtimes.serial import Serial
 
@@ -121,3 +122,54 @@ def test_updates_that_are_zero_have_no_drift() -> None:
     for _ in range(2):
         found.add(Displaced(torch.zeros(5)))
     assert found.figures() == {"cosine": 0.0, "distance": 0.0, "amp": 0.0}
+
+
+def block(replies: list[Reply]) -> Block:
+    """Replies as one block."""
+
+    def stacked(records: list[Any]) -> Any:
+        columns = ((f.name, [getattr(r, f.name) for r in records]) for f, _ in records[0].items())
+        return type(records[0])(**{name: torch.stack(rows) for name, rows in columns})
+
+    return Block(
+        clients=np.array([r.client for r in replies]),
+        round=1,
+        up=stacked([r.up for r in replies]),
+        state=stacked([r.state for r in replies]),
+        samples=np.array([r.samples for r in replies]),
+        steps=np.array([r.steps for r in replies]),
+        spent=[r.spent for r in replies],
+        notes={"place": [float(i) for i, _ in enumerate(replies)]},
+        finite=all(bool(torch.isfinite(r.up.dy).all()) for r in replies),
+    )
+
+
+def test_blocks_in_cohort_order_are_added_as_they_are() -> None:
+    asked, replies = task()
+    expected = settle(asked, replies)
+    there = settle(asked, [block(replies[:3]), block(replies[3:])])
+    back = settle(asked, [block(replies[3:]), block(replies[:3])])
+    for found in (there, back):
+        torch.testing.assert_close(found.up.dy, expected.up.dy)
+        assert torch.equal(found.up.dy, there.up.dy)
+        assert found.drift == pytest.approx(expected.drift, rel=1e-5)
+        assert found.cohort.ids.tolist() == expected.cohort.ids.tolist()
+        assert found.cohort.steps.tolist() == expected.cohort.steps.tolist()
+        assert [s.bytes_down for s in found.cohort.cost] == [s.bytes_down for s in expected.cohort.cost]
+        assert found.cohort.notes == {"place": 0.75}  # of 0, 1, 2 and 0
+        for client, kept in expected.kept.items():
+            mine = found.kept[client].state.c
+            assert torch.equal(mine, kept.state.c)
+            assert mine.untyped_storage().nbytes() == mine.nbytes  # and not all of the block
+
+
+def test_of_a_block_with_one_bad_row_the_others_count() -> None:
+    asked, replies = task()
+    bad = block(replies)
+    bad.up.dy[2] = float("nan")
+    found = settle(asked, [replace(bad, finite=False)])
+    client = int(asked.cohort.ids[2])
+    assert found.rejected == {client: "dy is not finite"}
+    assert client not in found.kept
+    expected = settle(asked, [r for r in replies if r.client != client])
+    torch.testing.assert_close(found.up.dy, expected.up.dy)

@@ -89,6 +89,14 @@ def test_the_size_of_a_block_does_not_matter(block: int) -> None:
     assert_close(*both(federation(batch_size=5), "scaffold", block=block))
 
 
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedtr", "fedadm", "mime"])
+def test_clients_of_one_size_are_reduced_by_the_block(name: str) -> None:
+    row = next(row for row in ROWS if row.name == name)
+    job = federation(**row.training)
+    even = replace(job, offsets=np.arange(0, 97, 8))  # twelve clients, in cohort order within every block
+    assert_close(*both(even, name, participate=9, block=3, **row.settings))
+
+
 def test_a_full_gradient_over_several_sweeps_agrees() -> None:
     job = federation()
     many = replace(job, indices=np.tile(job.indices, 20), offsets=np.array([0, 30, 700, 1400]))  # sweeps of 512

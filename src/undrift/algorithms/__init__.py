@@ -8,7 +8,7 @@ import pkgutil
 from typing import Any
 
 from undrift.core.algorithm import Algorithm
-from undrift.core.errors import unknown
+from undrift.core.errors import nearest, unknown
 
 Method = Algorithm[Any, Any, Any, Any]
 
@@ -41,4 +41,10 @@ def __getattr__(name: str) -> Any:
     for cls in algorithms().values():
         if cls.__name__ == name:
             return cls
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    meant = nearest(name, algorithms())
+    more = f"; did you mean {algorithms()[meant].__name__}?" if meant else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{more}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *(cls.__name__ for cls in algorithms().values())])

@@ -20,7 +20,7 @@ class Client(State):
     seen: Scalar  # how many of them there are; 0 before the first participation: no contrastive term
 
 
-class Moon(Averaging[Client]):
+class MOON(Averaging[Client]):
     title: ClassVar[str] = "MOON"
     paper: ClassVar[str] = "Li, He, Song, Model-contrastive federated learning, CVPR 2021"
     cost: ClassVar[Cost] = Cost(kept="history * d", forwards="(1 + history) * n * E")

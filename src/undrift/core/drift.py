@@ -39,6 +39,23 @@ class Drift:
         self._units.add_(update, alpha=1 / length if length else 0.0)
         self._count, self._lengths, self._squares = self._count + 1, self._lengths + length, self._squares + square
 
+    def add_rows(self, ups: Upload) -> None:
+        """The same for uploads whose fields are stacked along a first axis."""
+        if not self._name or self._count == SAMPLE:
+            return
+        rows: Tensor = getattr(ups, self._name)[: SAMPLE - self._count]
+        if not self._count:
+            self._update, self._sum, self._units = (torch.zeros_like(rows[0]) for _ in range(3))
+        updates = rows if self._start is None else rows - self._start
+        lengths = torch.linalg.vector_norm(updates, dim=1)
+        inverse = torch.where(lengths > 0, 1 / lengths, 0.0)
+        total, units = torch.stack([torch.ones_like(inverse), inverse]) @ updates
+        self._sum.add_(total)
+        self._units.add_(units)
+        self._count += len(rows)
+        self._lengths += float(lengths.sum())
+        self._squares += float(lengths.dot(lengths))
+
     def figures(self) -> dict[str, float]:
         """Mean cosine and root mean square distance of the updates to their mean, and FedMRUR's amp."""
         if self._count < 2:

@@ -48,18 +48,29 @@ class Block:
     finite: bool  # are all values of the upload?
 
     def replies(self) -> list[Reply]:
-        """One by one. States are copied: a client that keeps its own must not keep the block's."""
-        count = len(self.clients)
-        ups = _unstacked(self.up, count)
-        states = [None] * count if self.state is None else _unstacked(self.state, count, copy=True)
-        notes = [{name: values[i] for name, values in self.notes.items()} for i in range(count)]
+        """One by one."""
+        ups = _unstacked(self.up, len(self.clients))
         numbers = zip(self.clients.tolist(), self.samples.tolist(), self.steps.tolist(), strict=True)
         return [
             Reply(client, self.round, up, state, samples, steps, spent, None, note)
             for (client, samples, steps), up, state, spent, note in zip(
-                numbers, ups, states, self.spent, notes, strict=True
+                numbers, ups, self.states(), self.spent, self.noted(), strict=True
             )
         ]
+
+    def reply(self, i: int) -> Reply:
+        """One of them, to look at."""
+        up = self.up.map(lambda field, value: value[i])
+        client, samples, steps = (int(values[i]) for values in (self.clients, self.samples, self.steps))
+        return Reply(client, self.round, up, None, samples, steps, self.spent[i])
+
+    def states(self) -> list[Any]:
+        """What each client will keep: copies, because a client must not keep the whole block."""
+        count = len(self.clients)
+        return [None] * count if self.state is None else _unstacked(self.state, count, copy=True)
+
+    def noted(self) -> list[dict[str, float]]:
+        return [{name: values[i] for name, values in self.notes.items()} for i in range(len(self.clients))]
 
     def sound(self, population: Population) -> bool:
         """Are the claimed samples right and all values finite? Then one reply stands for all in further checks."""
@@ -141,6 +152,20 @@ class Reduction:
                 if spec.name not in self._sums:
                     self._sums[spec.name] = Sum(value)
                 self._sums[spec.name].add(value, factor if spec.travel == "mean" else 1.0)
+
+    def add_rows(self, ups: Upload, weights: Sequence[float]) -> None:
+        """The same for uploads whose fields are stacked along a first axis: one product per field, in its own type."""
+        self._first = self._first or weights[0]
+        factors = torch.tensor(weights, dtype=torch.float64) / self._first
+        self._weight += float(factors.sum())
+        for spec, rows in ups.items():
+            if spec.travel == "each":
+                self._rows.setdefault(spec.name, []).extend(rows.unbind())
+            else:
+                if spec.name not in self._sums:
+                    self._sums[spec.name] = Sum(rows[0])
+                scale = factors if spec.travel == "mean" else torch.ones_like(factors)
+                self._sums[spec.name].add(torch.tensordot(scale.to(rows), rows, 1), 1.0)
 
     def result(self) -> Any:
         rows = {name: torch.stack(values) for name, values in self._rows.items()}

@@ -92,19 +92,25 @@ def settle(task: Task, replies: Iterable[Reply | Block]) -> Exchanged:
     kind: Any = method.records()["survey" if task.survey else "up"]
     tally = Tally(task, kind)
     rejected: dict[int, str] = {}
+
+    def reason(reply: Reply) -> str | None:
+        return objection(reply, kind, cohort.round, cohort.population, task.down)
+
     for item in replies:
-        several = item.replies() if isinstance(item, Block) else [item]
-        alike = isinstance(item, Block) and item.sound(cohort.population)
-        reason = None
-        for number, reply in enumerate(several):
+        sound = isinstance(item, Block) and item.sound(cohort.population) and not reason(item.reply(0))
+        if isinstance(item, Block) and sound:  # then all of them are as the first
+            begin = places.get(int(item.clients[0]), len(places))
+            if np.array_equal(cohort.ids[begin : begin + len(item.clients)], item.clients):
+                tally.put(begin, item)
+                continue
+        for reply in item.replies() if isinstance(item, Block) else [item]:
             if reply.client not in places:
                 rejected[reply.client] = "it was not asked in this round"
                 continue
-            if not (alike and number):
-                reason = objection(reply, kind, cohort.round, cohort.population, task.down)
-            if reason:
-                rejected[reply.client] = reason
-            tally.put(places[reply.client], None if reason else reply)
+            why = None if sound else reason(reply)
+            if why:
+                rejected[reply.client] = why
+            tally.put(places[reply.client], None if why else reply)
     return tally.exchanged(rejected)
 
 
@@ -116,21 +122,38 @@ class Tally:
         self._down_bytes = _down_bytes(task)
         self._reduction, self._drift = Reduction(kind), None if task.survey else Drift(kind, task.down)
         self._next = 0
-        self._early: dict[int, Reply | None] = {}  # by place; None: rejected
+        self._early: dict[int, Reply | Block | None] = {}  # by (first) place; None: rejected
         self._kept: dict[int, Kept] = {}
         self._counted: list[tuple[int, int, Spent, float, Buffers | None, dict[str, float]]] = []
 
-    def put(self, place: int, reply: Reply | None) -> None:
+    def put(self, place: int, item: Reply | Block | None) -> None:
         if place < self._next:
             return  # of two answers the first counts
-        self._early.setdefault(place, reply)
+        self._early.setdefault(place, item)
         while self._next in self._early:
-            self._add(self._next, self._early.pop(self._next))
-            self._next += 1
+            found = self._early.pop(self._next)
+            self._add(self._next, found)
+            self._next += len(found.clients) if isinstance(found, Block) else 1
 
-    def _add(self, place: int, reply: Reply | None) -> None:
-        if reply is None:
-            return
+    def _add(self, place: int, item: Reply | Block | None) -> None:
+        if isinstance(item, Block):
+            self._add_block(place, item)
+        elif item is not None:
+            self._add_reply(place, item)
+
+    def _add_block(self, place: int, block: Block) -> None:
+        portions = self._portions[place : place + len(block.clients)]
+        self._reduction.add_rows(block.up, portions)
+        if self._drift is not None:
+            self._drift.add_rows(block.up)
+        for spent in block.spent:
+            spent.bytes_down = self._down_bytes
+        clients, nothing = block.clients.tolist(), [None] * len(block.clients)
+        if block.state is not None:
+            self._kept |= {c: Kept(state, None) for c, state in zip(clients, block.states(), strict=True)}
+        self._counted += zip(clients, block.steps.tolist(), block.spent, portions, nothing, block.noted(), strict=True)
+
+    def _add_reply(self, place: int, reply: Reply) -> None:
         reply.spent.bytes_down = self._down_bytes
         self._reduction.add(reply.up, self._portions[place])
         if self._drift is not None:
