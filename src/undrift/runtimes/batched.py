@@ -37,7 +37,7 @@ from undrift.core.vector import Layout, Part, Replica
 from undrift.runtimes.crew import Crew
 from undrift.runtimes.memory import keep_freed_memory
 from undrift.runtimes.serial import Serial
-from undrift.runtimes.stack import Loss, Stack
+from undrift.runtimes.stack import Loss, Slope, Stack, cross_entropy_slope, slope_of
 
 Carry = TypeVar("Carry")
 Sizes = NDArray[np.int64]
@@ -96,6 +96,8 @@ class Program:
         self.frozen.replica.module.eval()
         self.stack = Stack.of(federation.module, self.layout)
         replica = self.live.replica
+        plain = federation.loss is nn.functional.cross_entropy and federation.y.dtype == torch.int64
+        self.classifies = plain and bool((federation.y >= 0).all())  # a negative label means: leave it out
         self.reason = ""  # why nothing at all can be batched
         if replica.has_buffers:
             self.reason = "the model has buffers (batch norm)"
@@ -213,14 +215,25 @@ class Drawn:
         loss, rows = program.federation.loss, len(self.lengths)
         if self.full and taken.all():
             return lambda outputs, y: loss(outputs.flatten(0, 1), y.flatten(0, 1)).mean() * rows
-        counted = (self.places >= 0) & taken[:, None]
-        shares = self.table(counted / np.maximum(self.lengths, 1)[:, None]).flatten()
+        shares = self._shares(taken).flatten()
 
         def total(outputs: Tensor, y: Tensor) -> Tensor:
             each = program.each(outputs.flatten(0, 1), y.flatten(0, 1))
             return torch.where(shares > 0, each * shares.to(each.dtype), 0.0).sum()
 
         return total
+
+    def slope(self, program: Program, taken: NDArray[np.bool_]) -> Slope:
+        """Its gradient by the outputs."""
+        if not program.classifies:
+            return slope_of(self.losses(program, taken))
+        even = self.full and taken.all()
+        return cross_entropy_slope(1 / self.places.shape[1] if even else self._shares(taken).unsqueeze(-1))
+
+    def _shares(self, taken: NDArray[np.bool_]) -> Tensor:
+        """What each sample counts in the mean of its client's batch; 0 for padding and for steps that are not taken."""
+        counted = (self.places >= 0) & taken[:, None]
+        return self.table(counted / np.maximum(self.lengths, 1)[:, None])
 
 
 class BatchedBatch(Batch):
@@ -349,7 +362,7 @@ class BatchedLocal(Local):
             self._count("gradients", b)
             rows = _outside(w, len(self._members.n))
             with temporarily_pop_interpreter_stack():
-                g = self._p.stack.gradient(b.all.losses(self._p, b.lengths > 0), rows, b.all.x, b.all.y)
+                g = self._p.stack.gradient(b.all.slope(self._p, b.lengths > 0), rows, b.all.x, b.all.y)
             return self._with_decay(_inside(g, self._me), w)
         if only == "head":
             return self._head_grad(w, b)
@@ -472,7 +485,7 @@ class BatchedLocal(Local):
             for _ in self._steps(steps):
                 b = Drawn(self._members, self._next_places())
                 self._count("gradients", b)
-                descent.step(b.losses(self._p, self._active), b.x, b.y, self.lr, t.momentum, t.weight_decay)
+                descent.step(b.slope(self._p, self._active), b.x, b.y, self.lr, t.momentum, t.weight_decay)
             x = descent.rows()
         return _inside(x, self._me)
 

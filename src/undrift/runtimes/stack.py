@@ -23,6 +23,7 @@ METHODS = ("relu", "tanh", "sigmoid")
 
 Step = Callable[..., Tensor]  # a linear layer takes its parameters too
 Loss = Callable[[Tensor, Tensor], Tensor]  # of the outputs and targets of all rows: the sum of the rows' losses
+Slope = Callable[[Tensor, Tensor], Tensor]  # its gradient by the outputs
 
 
 class Stack:
@@ -59,26 +60,42 @@ class Stack:
             value = node
         return None
 
-    def gradient(self, loss: Loss, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def gradient(self, at_outputs: Slope, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """For rows of models and of batches: the gradients of the losses, as rows."""
+        grads: dict[str, Tensor] = {}
+        for layer, before, slope in self.slopes(at_outputs, self._split(w.detach()), x, y):
+            grads[layer.weight] = torch.bmm(slope.transpose(1, 2), before)
+            if layer.bias:
+                grads[layer.bias] = slope.sum(1)
+        return self.join(grads)
+
+    def slopes(
+        self, at_outputs: Slope, params: list[Tensor], x: Tensor, y: Tensor
+    ) -> list[tuple[_Linear, Tensor, Tensor]]:
+        """Every linear layer, what goes into it, and the gradient of the loss by what comes out of it."""
+        seen: list[tuple[Tensor, Tensor]] = []
         with torch.enable_grad():
-            params = [view.detach().requires_grad_() for view in self._split(w.detach())]
-            grads = torch.autograd.grad(loss(self._forward(x, params), y), params)
-        return torch.cat([g.reshape(len(w), -1) for g in grads], 1)
+            outputs = self._forward(x, params, seen)
+            last, points = at_outputs(outputs.detach(), y), [output for _, output in seen]
+            found = (last,) if outputs is points[0] else torch.autograd.grad(outputs, points, last)
+        return [(layer, before, slope) for layer, (before, _), slope in zip(self._linear, seen, found, strict=True)]
+
+    def join(self, parts: dict[str, Tensor]) -> Tensor:
+        """Parameters, or what has their shapes, as rows of vectors."""
+        return torch.cat([parts[name].flatten(1) for name in self._layout.names], 1)
 
     def descent(self, start: Tensor) -> Descent:
         """Plain gradient steps from these rows of models."""
         return Descent(self, start)
 
-    def _forward(self, x: Tensor, params: list[Tensor], seen: list[tuple[Tensor, Tensor]] | None = None) -> Tensor:
+    def _forward(self, x: Tensor, params: list[Tensor], seen: list[tuple[Tensor, Tensor]]) -> Tensor:
         """The outputs; into ``seen`` go inputs and outputs of the linear layers, the latter to differentiate by."""
         places = iter(params)
         for step in self._steps:
             if isinstance(step, _Linear):
                 before = x
                 x = step(x, next(places), next(places) if step.bias else None)
-                if seen is not None:
-                    seen.append((before.detach(), x if x.requires_grad else x.requires_grad_()))
+                seen.append((before.detach(), x if x.requires_grad else x.requires_grad_()))
             else:
                 x = step(x)
         return x
@@ -103,11 +120,8 @@ class Descent:
         self._own = False  # before the first step the models are somebody else's, perhaps one for all rows
         self._momenta: list[Tensor] = []
 
-    def step(self, loss: Loss, x: Tensor, y: Tensor, lr: float, momentum: float, decay: float) -> None:
-        seen: list[tuple[Tensor, Tensor]] = []
-        with torch.enable_grad():
-            total = loss(self._stack._forward(x, self._params, seen), y)
-            slopes = torch.autograd.grad(total, [output for _, output in seen])
+    def step(self, at_outputs: Slope, x: Tensor, y: Tensor, lr: float, momentum: float, decay: float) -> None:
+        slopes = self._stack.slopes(at_outputs, self._params, x, y)
         if not self._own:
             self._params = [p.clone(memory_format=torch.contiguous_format) for p in self._params]
             self._own = True
@@ -116,7 +130,7 @@ class Descent:
         targets = self._momenta or self._params
         keep, scale = (momentum, 1.0) if momentum else (1 - lr * decay, -lr)
         places = iter(targets)
-        for layer, (before, _), slope in zip(self._stack._linear, seen, slopes, strict=True):
+        for layer, before, slope in slopes:
             next(places).baddbmm_(slope.transpose(1, 2), before, beta=keep, alpha=scale)
             if layer.bias:
                 bias = next(places)
@@ -128,8 +142,28 @@ class Descent:
 
     def rows(self) -> Tensor:
         """The models as they are now."""
-        flat = dict(zip(self._stack._names, self._params, strict=True))
-        return torch.cat([flat[name].flatten(1) for name in self._stack._layout.names], 1)
+        return self._stack.join(dict(zip(self._stack._names, self._params, strict=True)))
+
+
+def slope_of(loss: Loss) -> Slope:
+    """The gradient of any loss by the outputs."""
+
+    def slope(outputs: Tensor, y: Tensor) -> Tensor:
+        with torch.enable_grad():
+            (found,) = torch.autograd.grad(loss(outputs.requires_grad_(), y), outputs)
+        return found
+
+    return slope
+
+
+def cross_entropy_slope(shares: Tensor | float) -> Slope:
+    """The same for cross-entropies with these shares, written out: softmax minus the target."""
+
+    def slope(outputs: Tensor, y: Tensor) -> Tensor:
+        found, target = torch.softmax(outputs, -1), y.unsqueeze(-1)
+        return found.scatter_add_(-1, target, found.new_tensor(-1.0).expand(target.shape)).mul_(shares)
+
+    return slope
 
 
 class _Linear:
