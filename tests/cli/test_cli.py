@@ -90,7 +90,10 @@ def test_compare_prints_a_table_and_says_what_was_not_reached() -> None:
         assert len(ledger.runs()) == 4  # nothing was run again
 
 
-def test_a_run_of_pfedmo_shows_its_two_controls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_pfedmo_shows_its_two_controls(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # so that no line is folded
     assert cli.run(["run", "--algorithm", "pfedmo", "--gamma", "0.7", "--name", "mine", *SMALL]) == 0
     out = capsys.readouterr().out
     with Ledger("runs/ledger.sqlite") as ledger:
