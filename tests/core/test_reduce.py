@@ -117,6 +117,23 @@ def test_drift_is_what_its_definition_says(as_model: bool) -> None:
     )
 
 
+class Shaped(Upload):
+    table: Mean[Tensor]
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3)], ids=str)
+def test_updates_of_any_shape_have_a_drift_one_by_one_and_by_the_block(shape: tuple[int, ...]) -> None:
+    rows = torch.from_numpy(np.random.default_rng(2).normal(size=(4, *shape)))
+    single, whole = (Drift(Shaped, Broadcast(torch.zeros(5))) for _ in range(2))
+    for row in rows:
+        single.add(Shaped(row))
+    whole.add_rows(Shaped(rows))
+    flat = rows.reshape(4, -1).numpy()
+    spread = np.sqrt(np.mean(np.sum((flat - flat.mean(0)) ** 2, axis=1)))
+    assert single.figures()["distance"] == pytest.approx(spread, rel=1e-12)
+    assert whole.figures() == pytest.approx(single.figures(), rel=1e-12)
+
+
 def test_updates_that_are_zero_have_no_drift() -> None:
     found = Drift(Displaced, Broadcast(torch.zeros(5)))
     for _ in range(2):

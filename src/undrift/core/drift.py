@@ -22,14 +22,15 @@ class Drift:
     def __init__(self, kind: type[Upload], down: Message) -> None:
         found = [f for f in kind.schema() if f.travel == "mean" and f.axes in (("d",), ("body",), None)]
         self._name = found[0].name if found else ""
-        self._start = {f.name: v for f, v in down.items() if f.travel in ("same", "had")}.get(self._name)
+        models = {f.name: v for f, v in down.items() if f.travel in ("same", "had")}
+        self._start = models[self._name].reshape(-1) if self._name in models else None
         self._count = 0
         self._lengths = self._squares = 0.0
 
     def add(self, up: Upload) -> None:
         if not self._name or self._count == SAMPLE:
             return
-        value: Tensor = getattr(up, self._name)
+        value: Tensor = getattr(up, self._name).reshape(-1)  # a method may average tensors of any shape
         if not self._count:
             self._update, self._sum, self._units = (torch.zeros_like(value) for _ in range(3))
         update = value if self._start is None else torch.sub(value, self._start, out=self._update)
@@ -44,6 +45,7 @@ class Drift:
         if not self._name or self._count == SAMPLE:
             return
         rows: Tensor = getattr(ups, self._name)[: SAMPLE - self._count]
+        rows = rows.reshape(len(rows), -1)
         if not self._count:
             self._update, self._sum, self._units = (torch.zeros_like(rows[0]) for _ in range(3))
         updates = rows if self._start is None else rows - self._start
