@@ -13,7 +13,7 @@ import torch
 
 from recording import recorded, states
 from undrift.algorithms import create
-from undrift.core.budget import Estimates
+from undrift.algorithms.parts.budget import Estimates
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.loop import Round

@@ -1,4 +1,4 @@
-"""FedADM, Algorithm 1: FedProx whose proximal weights and number τ of local steps (``core/budget``) adapt."""
+"""FedADM, Algorithm 1: FedProx whose proximal weights and number τ of local steps (``parts/budget``) adapt."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, float64, isfinite, where, zeros, zeros_like
 
+from undrift.algorithms.parts.budget import EVALUATION, Budgeted, Estimates, Last, Plan, Report
 from undrift.core.algorithm import Algorithm, Cost
-from undrift.core.budget import EVALUATION, Budgeted, Estimates, Last, Plan, Report
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
 from undrift.core.records import Each, Mean, Message, Scalar, Vector

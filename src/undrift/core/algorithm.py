@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
 
 from torch import Tensor
 
 from undrift.core.cohort import Cohort, Population
 from undrift.core.errors import InvalidInput, no_features
+from undrift.core.formula import evaluate, parse
 from undrift.core.local import Local
 from undrift.core.records import Mean, Message, Nothing, Record, State, Upload, Vector
 from undrift.core.settings import Settings
@@ -40,9 +41,13 @@ class Cost:
     head_gradients: str = "0"  # backward through the last layer alone
     flops: str = "0"  # vector operations; stated, not measured
 
+    def __post_init__(self) -> None:
+        for formula in vars(self).values():
+            parse(formula)  # what is none is refused where it is written
+
     def evaluate(self, symbols: Mapping[str, Any]) -> dict[str, float]:
         """The formulas as numbers."""
-        return {f.name: eval(getattr(self, f.name), {"__builtins__": {}}, dict(symbols)) for f in fields(self)}
+        return {name: evaluate(formula, symbols) for name, formula in vars(self).items()}
 
 
 class Algorithm(Settings, Generic[S, C, D, U]):
