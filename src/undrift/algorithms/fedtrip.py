@@ -26,6 +26,7 @@ class FedTrip(Averaging[Client]):
         "Li et al., FedTrip: a resource-efficient federated learning method with triplet regularization, IPDPS 2023"
     )
     cost: ClassVar[Cost] = Cost(kept="d", flops="4 * K * d")
+    steep: ClassVar[tuple[str, ...]] = ("mu",)
 
     mu: Annotated[float, "weight μ of the triplet regulariser", nonnegative("a negative one pushes away from w")] = 0.4
     first: Annotated[Literal["prox", "init"], "first participation: no historical model (prox) or the initial one"] = (

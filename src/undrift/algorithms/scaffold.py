@@ -45,6 +45,7 @@ class Scaffold(Algorithm[Server, Client, Down, Up]):
         gradients="n if option == 'I' else 0",
         flops="2 * (K + (2 if option == 'II' else 1)) * d",
     )
+    steep: ClassVar[tuple[str, ...]] = ("server_lr",)
 
     server_lr: Annotated[float, "global step size η_g", positive("at 0 the model stays, below 0 it climbs")] = 1.0
     option: Annotated[Literal["II", "I"], "refresh of c_i: from the path walked (II) or a full gradient at x (I)"] = (

@@ -72,6 +72,8 @@ class Setting:
         labels = self.dataset.labels
         if labels is not None and len(self.partition) <= 500:
             facts["histogram"] = self.partition.histogram(labels, int(labels.max()) + 1).tolist()
+        if self.dataset.classes is not None and len(self.dataset.y_test):
+            facts["chance"] = float(self.dataset.y_test.bincount().max()) / len(self.dataset.y_test)
         return facts
 
 
