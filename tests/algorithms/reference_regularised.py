@@ -150,8 +150,8 @@ def fedtrip(p: Problem, mu: float, first: str = "prox", xi: float | None = None)
     for t, S in p.rounds():
         models = []
         for i in S:
-            xi = 1 / (t - last[i]) if i in last else (1 / t if first == "init" else 0)
-            xi = xi if fixed is None else fixed
+            xi = 1 / (t - last.get(i, 0)) if fixed is None else fixed
+            xi = 0 if first == "prox" and i not in last else xi
             old = h.get(i, p.w0)
             models.append(
                 p.sgd(

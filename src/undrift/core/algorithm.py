@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, get_origin
 
 from torch import Tensor
 
@@ -117,6 +117,10 @@ class Algorithm(Settings, Generic[S, C, D, U]):
         return None
 
     # -- fitness ------------------------------------------------------------------------------------------------------
+
+    def resolved(self, training: Training, layout: Layout, steps: int) -> Self:
+        """The method with a number where a setting is derived from the training settings (``auto``)."""
+        return self
 
     def check(self, training: Training, layout: Layout, steps: int) -> None:
         """Refuse or warn about a combination with the training settings; ``steps`` is the largest K of any client."""

@@ -47,16 +47,26 @@ class Keep(Protocol):
     def load(self, client: int) -> Kept | None: ...
 
 
+def resolved(method: Method, federation: Federation) -> Method:
+    """The method with numbers for what it derives from how these clients train."""
+    return method.resolved(federation.training, federation.layout, _steps(federation))
+
+
 def fit(method: Method, federation: Federation) -> None:
     """All that a method can refuse, or warn of, before the first round."""
-    steps = federation.training.steps_for(int(federation.population.samples.max()))
-    method.fit(federation.training, federation.layout, steps)
+    resolved(method, federation).fit(federation.training, federation.layout, _steps(federation))
+
+
+def _steps(federation: Federation) -> int:
+    """The largest number of local steps of any client."""
+    return federation.training.steps_for(int(federation.population.samples.max()))
 
 
 class Loop:
     """One method on one federation with one runtime."""
 
     def __init__(self, federation: Federation, method: Method, runtime: Runtime, participate: int, keep: Keep) -> None:
+        method = resolved(method, federation)
         self.federation, self.method, self.runtime, self.keep = federation, method, runtime, keep
         self.participate = participate
         self._start, self._buffers = federation.start()

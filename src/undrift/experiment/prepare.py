@@ -19,6 +19,7 @@ from undrift.core import rng
 from undrift.core.client import Method
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, ModelLike, build
+from undrift.core.loop import resolved
 from undrift.core.training import Training
 from undrift.data import Dataset, Partition, Partitioner, data_root, test_parts
 from undrift.data.skew import FeatureSkew
@@ -126,7 +127,7 @@ def prepare(
     if method.pools_data:
         federation = federation.pooled()
     participate = 1 if method.pools_data else plan.participate or len(partition)
-    return Setting(method, federation, partition, dataset, evaluator, participate, plan)
+    return Setting(resolved(method, federation), federation, partition, dataset, evaluator, participate, plan)
 
 
 def completed(experiment: Experiment, dataset: Dataset) -> Experiment:
