@@ -65,7 +65,7 @@ class Scaffold(Algorithm[Server, Client, Down, Up]):
     def client_update(self, down: Down, me: Client, local: Local) -> tuple[Up, Client]:
         y = local.descend(lambda y, b: local.grad(y, b) - me.c + down.c, down.x)  # line 10
         if self.option == "I":
-            c = local.full_grad(down.x)  # line 12 (i)
+            c = local.decayed(local.full_grad(down.x), down.x)  # line 12 (i)
         else:
             c = me.c - down.c + (down.x - y) / (local.lr * local.travel)  # line 12 (ii), A_K with momentum
         return Up(dy=y - down.x, dc=c - me.c), Client(c)
