@@ -15,12 +15,13 @@ import torch
 from torch import nn
 
 from undrift import algorithms
-from undrift.core.client import Method
+from undrift.core.algorithm import Method
 from undrift.core.cost import Spent
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import ModelLike, build
-from undrift.core.loop import Loop, Memory, Round, Snapshot, fit
+from undrift.core.loop import Loop, Round, Snapshot, fit
 from undrift.core.runtime import Runtime
+from undrift.core.states import States
 from undrift.core.training import Training
 from undrift.core.vector import Buffers
 from undrift.data import PARTITIONERS, SOURCES, Dataset, Partitioner, data_root, load
@@ -28,7 +29,8 @@ from undrift.experiment.description import Experiment, Plan, label_of
 from undrift.experiment.evaluate import Evaluation
 from undrift.experiment.prepare import Loss, Setting, completed, prepare, prepare_experiment
 from undrift.ledger.history import History
-from undrift.ledger.store import Entry, Ledger, LedgerKeep, Run
+from undrift.ledger.states import LedgerStates
+from undrift.ledger.store import Entry, Ledger, Run
 from undrift.models import LOSSES, ModelSpec, default_model, spec
 from undrift.runtimes import create as create_runtime
 
@@ -86,9 +88,6 @@ def execute(
 ) -> Result:
     """Play the rounds that are left, evaluating and recording as the plan says."""
     method, plan = setting.method, setting.plan
-    kind = method.records()["client"]
-    keep: Memory | LedgerKeep
-    keep = Memory() if ledger is None or run is None else LedgerKeep(ledger, run, kind, plan.device)  # type: ignore[arg-type]
     rows: list[dict[str, Any]] = []
     metrics: list[tuple[int, str, str, str, float | None]] = []
     with contextlib.ExitStack() as stack:
@@ -103,17 +102,18 @@ def execute(
             if ledger is not None and run is not None:
                 told = {"runtime": runtime.name} | ({"runtime_why": runtime.why} if runtime.why else {})
                 ledger.set_status(run, "running", facts=told)
-            loop = Loop(setting.federation, method, runtime, setting.participate, keep)
+                kind: Any = method.records()["client"]
+                runtime.states = LedgerStates(ledger, run, kind, plan.device)
+            loop = Loop(setting.federation, method, runtime, setting.participate)
             snapshot = _resumed(ledger, run, method, plan.device) or loop.start()
             first, began = snapshot.round, time.perf_counter()
             while snapshot.round < plan.rounds and not method.finished(snapshot.server):
                 played = loop.play(snapshot)
                 snapshot = played.snapshot
-                keep.save(_worth_keeping(played))
                 last = snapshot.round == plan.rounds or method.finished(snapshot.server)
                 due = snapshot.round % plan.eval_every == 0 or last
                 found = setting.evaluator(loop, snapshot) if due else Evaluation()
-                entry = _entry(setting, played, found)
+                entry = _entry(setting, played, found, runtime.states)
                 rows.append({"round": entry.round, **_plain(entry.row)})
                 metrics += [(entry.round, *m) for m in found.metrics]
                 if ledger is not None and run is not None:
@@ -161,11 +161,7 @@ def _resumed(ledger: Ledger | None, run: Run | None, method: Method, device: str
     return Snapshot(at, method.records()["server"].decode(server).to(device), Buffers.decode(buffers).to(device))
 
 
-def _worth_keeping(played: Round) -> dict[int, Any]:
-    return {client: kept for client, kept in played.kept.items() if kept.tensors()}
-
-
-def _entry(setting: Setting, played: Round, found: Evaluation) -> Entry:
+def _entry(setting: Setting, played: Round, found: Evaluation, states: States) -> Entry:
     spent: Spent = played.spent
     name = setting.federation.population.name
     return Entry(
@@ -189,7 +185,7 @@ def _entry(setting: Setting, played: Round, found: Evaluation) -> Entry:
         rejections={name(client): reason for client, reason in played.rejected.items()},
         server=played.snapshot.server,
         buffers=played.snapshot.buffers,
-        kept=_worth_keeping(played),
+        kept=states.unwritten() if isinstance(states, LedgerStates) else {},
     )
 
 
