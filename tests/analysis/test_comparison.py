@@ -301,10 +301,10 @@ def test_data_without_classes_are_compared_by_their_loss() -> None:
     assert "final loss" in table.headers(found)
 
 
-curve = st.lists(st.floats(0, 1), min_size=5, max_size=5)
+share = st.integers(1, 1000).map(lambda n: n / 1000)  # accuracies and targets as evaluations and people give them
 
 
-@given(curve, st.floats(0.01, 1))
+@given(st.lists(share, min_size=5, max_size=5), share)
 def test_one_run_agrees_with_its_own_history(values: list[float], target: float) -> None:
     run = history("fedavg", 1, ("global", "test", "accuracy"), values)
     reached = run.reached(target)

@@ -17,7 +17,7 @@ import numpy as np
 
 from undrift.analysis.curves import Curves, Drawn, Pair
 from undrift.analysis.groups import Group, Remark, grouped
-from undrift.analysis.intervals import Interval, Spread
+from undrift.analysis.intervals import Floats, Interval, Spread
 from undrift.core.errors import InvalidInput
 from undrift.core.figure import Figure
 from undrift.ledger.history import COSTS, History
@@ -184,9 +184,13 @@ class Comparer:
             return plain
         costs: dict[str, CostToTarget] = {}
         for column in COSTS:
-            value, *alone = (c if math.isfinite(c) else None for c in self._mean[group.label].spent(target, column))
+            value, *alone = _reached(self._mean[group.label].spent(target, column))
             costs[column] = CostToTarget(value, tuple(alone), None if pair is None else pair.ratio(target, column))
         return replace(plain, costs=costs)
+
+
+def _reached(costs: Floats) -> list[float | None]:
+    return [cost if math.isfinite(cost) else None for cost in costs.tolist()]
 
 
 def _baselines(groups: Sequence[Group]) -> dict[str, Group]:
