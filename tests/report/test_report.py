@@ -250,7 +250,7 @@ def test_smoothing_changes_nothing_at_factor_0_and_keeps_gaps() -> None:
 
 
 def test_features_of_the_global_and_a_clients_model(tmp_path: Path) -> None:
-    from undrift.experiment.execute import start_experiment
+    from undrift.experiment.start import start_experiment
     from undrift.report.features import features, tsne
 
     experiment = Experiment.build({"clients": 5, "rounds": 2, "runtime": "serial"})
