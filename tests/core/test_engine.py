@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from undrift.algorithms import create
 from undrift.core import rng
 from undrift.core.algorithm import Averaging, Broadcast, Trained
-from undrift.core.client import Kept, one_thread, work
+from undrift.core.client import one_thread, work
 from undrift.core.federation import Federation
 from undrift.core.loop import Loop
 from undrift.core.records import Nothing
+from undrift.core.states import Kept
 from undrift.core.training import Training
 from undrift.core.vector import flatten
 from undrift.runtimes.batched import Batched

@@ -11,7 +11,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -143,7 +143,6 @@ class Ledger:
         self._writer_db: sqlite3.Connection | None = None
         self._committed: dict[int, int] = {}  # run -> the last round that was written from here
         self.write_seconds = 0.0
-        self.followers: list[Callable[[Run, Entry], None]] = []  # told of every round that is recorded here
 
     def _connect(self) -> sqlite3.Connection:
         with _explained(self.path):
@@ -268,8 +267,6 @@ class Ledger:
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._pending = self._writer.submit(self._write, run.id, entry)
-        for follower in self.followers:
-            follower(run, entry)
 
     def committed(self, run: Run) -> int:
         """The last round of a run whose transaction has ended, of those recorded here; 0: none."""
