@@ -191,7 +191,9 @@ class TestLosses:
 
     def test_squared_error_on_one_hot(self) -> None:
         output = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-        assert float(LOSSES["mse_onehot"](output, torch.tensor([0, 2]))) == pytest.approx(1 / 6)  # over batch and classes
+        assert float(LOSSES["mse_onehot"](output, torch.tensor([0, 2]))) == pytest.approx(
+            1 / 6
+        )  # over batch and classes
 
     def test_squared_error_on_numbers(self) -> None:
         output = torch.tensor([[1.0], [3.0]])

@@ -172,7 +172,10 @@ class Algorithm(Settings, Generic[S, C, D, U]):
                 "its features are its inputs, which training does not change",
                 stacklevel=2,
             )
-        self.check(training, layout, steps)
+        self.resolved(training, layout, steps).check(training, layout, steps)
+
+
+Method = Algorithm[Any, Any, Any, Any]
 
 
 def _declared(cls: type) -> tuple[Any, ...]:

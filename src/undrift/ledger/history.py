@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from undrift.experiment.evaluate import TEST
+from undrift.core.figure import TEST
 from undrift.ledger.store import Ledger, Run
 
 COSTS = ("rounds", "bytes_up", "bytes_down", "macs", "seconds")
