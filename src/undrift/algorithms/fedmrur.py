@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, exp, sqrt, zeros_like
 
+from undrift.algorithms.parts.sharpness import sharp
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Direction, Local
@@ -63,11 +64,7 @@ class FedMRUR(Algorithm[Server, Nothing, Down, Up]):
     def client_update(self, down: Down, me: Nothing, local: Local) -> tuple[Up, Nothing]:
         def direction(x: Tensor, b: Batch) -> Tensor:
             grad = self.regularised(down.x, b, local) if self.regulariser and self.gamma else local.grad
-            g = grad(x, b)
-            if self.sam:  # line 9; the ascent is that of the regularised loss, without weight decay
-                a = local.undecayed(g, x)
-                e = self.rho * a / (a.norm() + 1e-12)
-                g = local.undecayed(grad(x + e, b), e)
+            g = sharp(local, grad, x, b, self.rho) if self.sam else grad(x, b)  # line 9, of the regularised loss
             return self.alpha * g + (1 - self.alpha) * down.delta if self.momentum else g  # line 10
 
         d = down.x - local.descend(direction, down.x)  # lines 11, 13

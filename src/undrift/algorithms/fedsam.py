@@ -6,20 +6,14 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, zeros_like
 
+from undrift.algorithms.parts.sharpness import sharp
 from undrift.core.algorithm import Algorithm, Averaging, Broadcast, Cost, Displaced, Trained
 from undrift.core.cohort import Cohort, Population
-from undrift.core.local import Batch, Local
+from undrift.core.local import Local
 from undrift.core.records import Message, Nothing, State, Vector
 from undrift.core.settings import between, nonnegative, positive
 
 PAPER = "Qu et al., Generalized federated learning via sharpness aware minimization, ICML 2022"
-
-
-def sharp(local: Local, x: Tensor, b: Batch, rho: float) -> Tensor:
-    """The gradient ρ uphill of x, on the same minibatch; weight decay stays at x and never bends the ascent."""
-    a = local.undecayed(local.grad(x, b), x)
-    e = rho * a / (a.norm() + 1e-12)
-    return local.undecayed(local.grad(x + e, b), e)
 
 
 class FedSAM(Averaging[Nothing]):
@@ -30,7 +24,7 @@ class FedSAM(Averaging[Nothing]):
     rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.1
 
     def client_update(self, down: Broadcast, me: Nothing, local: Local) -> tuple[Trained, Nothing]:
-        return Trained(local.descend(lambda x, b: sharp(local, x, b, self.rho), down.x)), me
+        return Trained(local.descend(lambda x, b: sharp(local, local.grad, x, b, self.rho), down.x)), me
 
 
 class Server(State):
@@ -64,7 +58,7 @@ class MoFedSAM(Algorithm[Server, Nothing, Down, Displaced]):
 
     def client_update(self, down: Down, me: Nothing, local: Local) -> tuple[Displaced, Nothing]:
         rest = (1 - self.alpha) * down.delta
-        x = local.descend(lambda x, b: self.alpha * sharp(local, x, b, self.rho) + rest, down.x)
+        x = local.descend(lambda x, b: self.alpha * sharp(local, local.grad, x, b, self.rho) + rest, down.x)
         return Displaced(down.x - x), me
 
     def server_update(self, server: Server, up: Displaced, cohort: Cohort) -> Server:

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, zeros_like
 
+from undrift.algorithms.parts.sharpness import ascent
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
@@ -62,8 +63,7 @@ class FedSMOO(Algorithm[Server, Client, Down, Up]):
 
         def step(carry: Carry, b: Batch) -> Carry:
             x, mu, m = carry
-            a = local.undecayed(local.grad(x, b), x) - mu - s
-            e = self.rho * a / (a.norm() + 1e-12)
+            e = ascent(local.undecayed(local.grad(x, b), x) - mu - s, self.rho)
             g = local.undecayed(local.grad(x + e, b), e)
             x, m = local.move(x, g + self.lambda_p * (x - w + me.h), m)
             return x, mu + e - s, m
@@ -73,7 +73,7 @@ class FedSMOO(Algorithm[Server, Client, Down, Up]):
 
     def server_update(self, server: Server, up: Up, cohort: Cohort) -> Server:
         h = server.h + cohort.fraction * (up.x - server.x)  # every dual moved by w_i - w: it need not be sent
-        return Server(up.x + h, h, self.rho * up.mu / (up.mu.norm() + 1e-12))
+        return Server(up.x + h, h, ascent(up.mu, self.rho))
 
     def models(self, server: Server) -> dict[str, Tensor]:
         return {"global": server.x, "cohort mean": server.x - server.h}

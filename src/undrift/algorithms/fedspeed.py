@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, zeros_like
 
+from undrift.algorithms.parts.sharpness import sharp
 from undrift.core.algorithm import Algorithm, Broadcast, Cost, Trained
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
@@ -48,9 +49,7 @@ class FedSpeed(Algorithm[Server, Client, Broadcast, Trained]):
         w = down.x
 
         def direction(x: Tensor, b: Batch) -> Tensor:
-            a = local.undecayed(local.grad(x, b), x)
-            e = self.rho * a / (a.norm() + 1e-12)
-            return local.undecayed(local.grad(x + e, b), e) + self.lambda_p * (x - w + me.h)
+            return sharp(local, local.grad, x, b, self.rho) + self.lambda_p * (x - w + me.h)
 
         x = local.descend(direction, w)
         return Trained(x), Client(me.h + (x - w))

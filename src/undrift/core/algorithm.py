@@ -203,27 +203,3 @@ class Averaging(Algorithm[Global, C, Broadcast, Trained]):
 
     def server_update(self, server: Global, up: Trained, cohort: Cohort) -> Global:
         return Global(up.x)
-
-
-class Sharing(Settings):
-    """For methods in which a client may keep the last layer of its model to itself.
-
-    The server's ``x`` is then the rest, the body, and the client's ``head`` that layer; otherwise ``head`` is empty.
-    """
-
-    share: Annotated[Literal["all", "extractor"], "what is shared: the model, or all but its last layer"] = "all"
-
-    def shared(self, x: Tensor, layout: Layout) -> Tensor:
-        return x if self.share == "all" else layout.split(x, "body")
-
-    def private(self, x: Tensor, layout: Layout) -> Tensor:
-        return x[:0] if self.share == "all" else layout.split(x, "head")
-
-    def whole(self, shared: Tensor, private: Tensor, layout: Layout) -> Tensor:
-        return shared if self.share == "all" else layout.join(body=shared, head=private)
-
-    def models(self, server: Any) -> dict[str, Tensor]:
-        return {"global": server.x} if self.share == "all" else {}
-
-    def personal(self, server: Any, me: Any, client: int, layout: Layout) -> Tensor | None:
-        return None if self.share == "all" else self.whole(server.x, me.head, layout)
