@@ -115,6 +115,9 @@ class Algorithm(Settings, Generic[S, C, D, U]):
     def check(self, training: Training, layout: Layout, steps: int) -> None:
         """Refuse or warn about a combination with the training settings; ``steps`` is the largest K of any client."""
 
+    def check_start(self, x: Tensor, population: Population) -> None:
+        """Warn about a setting that does not suit the initial model x, or who takes part."""
+
     def needs_features(self) -> bool:
         """Does it, with these settings, need a model that has features?"""
         return False
