@@ -21,8 +21,9 @@ import torch
 
 from undrift.algorithms import create
 from undrift.core.federation import Federation, build
-from undrift.core.loop import Loop, Memory, Round, Snapshot
+from undrift.core.loop import Loop, Round, Snapshot
 from undrift.core.runtime import Runtime
+from undrift.core.states import Kept
 from undrift.core.training import Training
 from undrift.ledger.store import Entry
 from undrift.models import LOSSES, spec
@@ -53,18 +54,16 @@ class Player:
     """A run that is played one round at a time."""
 
     def __init__(self, job: Federation, method: str, runtime: Runtime, participate: int, **settings: Any) -> None:
-        self.keep: Any = Memory()
-        self.loop = Loop(job, create(method, **settings), runtime, participate, self.keep)
+        self.loop = Loop(job, create(method, **settings), runtime, participate)
         self.snapshot: Snapshot = self.loop.start()
 
     def __call__(self) -> Round:
         done = self.loop.play(self.snapshot)
-        self.keep.save(done.kept)
         self.snapshot = done.snapshot
         return done
 
 
-def entry(done: Round) -> Entry:
+def entry(done: Round, kept: Mapping[int, Kept]) -> Entry:
     """What a round leaves in the ledger."""
     row = {
         "seconds": done.seconds, "client_seconds": done.spent.seconds, "bytes_up": done.spent.bytes_up,
@@ -73,7 +72,7 @@ def entry(done: Round) -> Entry:
         "notes": json.dumps(done.notes),
     }  # fmt: skip
     after = done.snapshot
-    return Entry(after.round, row, server=after.server, buffers=after.buffers, kept=done.kept)
+    return Entry(after.round, row, server=after.server, buffers=after.buffers, kept=kept)
 
 
 def interleave(
