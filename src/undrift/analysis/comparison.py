@@ -329,8 +329,8 @@ def _per_round(row: Row, base: Row, columns: Sequence[str], what: str) -> str:
 
 
 def _curve_words(group: Group) -> str:
-    model, data, metric = group.curve
-    return f"{metric} of the {model} model on {data}"
+    judged = group.curve
+    return f"{judged.metric} of the {judged.model} model on {judged.data}"
 
 
 def _sentence(row: Row, found: Comparison) -> Sentence:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from undrift.core.figure import Figure
 from undrift.ledger.history import COSTS, History
 
 Floats = NDArray[np.float64]
@@ -42,13 +43,13 @@ class Group:
         return tuple(run.seed for run in self.runs)
 
     @property
-    def curve(self) -> tuple[str, str, str]:
-        """Which figure the group is judged by: model, data, metric."""
+    def curve(self) -> Figure:
+        """Which figure the group is judged by."""
         return self.runs[0].main_curve
 
     @property
     def metric(self) -> str:
-        return self.curve[2]
+        return self.curve.metric
 
     @cached_property
     def at(self) -> NDArray[np.int64]:
@@ -81,7 +82,7 @@ class Group:
             return np.tile(self.at.astype(np.float64), (len(self.runs), 1))
         rows = []
         for run in self.runs:
-            totals = dict(zip((row["round"] for row in run.rounds), run.cumulative(column).tolist(), strict=True))
+            totals = dict(zip((row.round for row in run.rounds), run.cumulative(column).tolist(), strict=True))
             rows.append([totals[r] for r in self.at.tolist()])
         return np.array(rows, np.float64).reshape(len(self.runs), len(self.at))
 
@@ -94,7 +95,7 @@ class Group:
     @cached_property
     def rounds(self) -> int:
         """How many rounds all runs of the group have behind them."""
-        return min((len(run.rounds) and int(run.rounds[-1]["round"]) for run in self.runs), default=0)
+        return min((len(run.rounds) and run.rounds[-1].round for run in self.runs), default=0)
 
 
 def grouped(histories: Sequence[History]) -> tuple[list[Group], list[str]]:
@@ -165,7 +166,7 @@ def _sort(history: History) -> dict[str, Any]:
         "label": history.label,
         "data fingerprint": history.facts.get("data_fingerprint"),
         "parameters": history.facts.get("parameters"),
-        "curve": history.main_curve if history.metrics else None,
+        "curve": vars(history.main_curve) if history.metrics else None,
     }
 
 

@@ -26,12 +26,12 @@ from undrift.core.client import Method, one_thread
 from undrift.core.eager import as_rows
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
+from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, Figure
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.vector import Buffers, Replica, double
 from undrift.runtimes.serial import Serial
 
-TEST, OWN_MEAN, OWN_WORST = "test", "own test (mean)", "own test (worst decile)"
 CHUNK = 1024
 PERSONAL_LIMIT = 200  # personal models evaluated per round: a fixed, keyed sample of the clients where there are more
 
@@ -40,11 +40,13 @@ PERSONAL_LIMIT = 200  # personal models evaluated per round: a fixed, keyed samp
 class Evaluation:
     """The labelled numbers of one round."""
 
-    metrics: list[tuple[str, str, str, float]] = field(default_factory=list)  # model, data, metric, value
+    metrics: dict[Figure, float] = field(default_factory=dict)
     clients: dict[str, dict[int, float]] = field(default_factory=dict)  # model -> client -> accuracy
 
-    def value(self, model: str = "global", data: str = TEST, metric: str = "accuracy") -> float | None:
-        return next((v for m, d, k, v in self.metrics if (m, d, k) == (model, data, metric)), None)
+    @property
+    def headline(self) -> float | None:
+        """The accuracy of the global model, or of the personal ones where there is none."""
+        return self.metrics.get(HEADLINE, self.metrics.get(Figure(PERSONAL, OWN_MEAN)))
 
 
 class Evaluator:
@@ -70,9 +72,9 @@ class Evaluator:
         with one_thread(), torch.no_grad():
             for name, w in method.models(snapshot.server).items():
                 correct, losses = self._score(loop.runtime, w, snapshot.buffers, self.x, self.y)
-                found.metrics.append((name, TEST, "loss", float(losses.mean())))
+                found.metrics[Figure(name, TEST, "loss")] = float(losses.mean())
                 if self.classes is not None:
-                    found.metrics.append((name, TEST, "accuracy", float(correct.mean())))
+                    found.metrics[Figure(name, TEST)] = float(correct.mean())
                     if self.parts is not None and not method.pools_data:
                         self._per_client(found, name, self._by_client(correct))
             self._personal(found, loop, snapshot)
@@ -98,7 +100,7 @@ class Evaluator:
             correct, _ = self._score(self._here, w, buffers, self.x[rows], self.y[rows])
             if self.classes is not None:
                 scores[client] = float(correct.mean())
-        self._per_client(found, "personal", scores)
+        self._per_client(found, PERSONAL, scores)
 
     def _score(self, runtime: Runtime, w: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """For each sample: was it right (classification only), and the loss. Done where the clients work."""
@@ -121,8 +123,8 @@ class Evaluator:
             return
         values = np.sort(list(scores.values()))
         worst = values[: max(1, len(values) // 10)]
-        found.metrics.append((model, OWN_MEAN, "accuracy", float(values.mean())))
-        found.metrics.append((model, OWN_WORST, "accuracy", float(worst.mean())))
+        found.metrics[Figure(model, OWN_MEAN)] = float(values.mean())
+        found.metrics[Figure(model, OWN_WORST)] = float(worst.mean())
         found.clients[model] = scores
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from undrift.core.client import Method
 from undrift.core.cost import Spent
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import ModelLike, build
+from undrift.core.figure import Figure
 from undrift.core.loop import Loop, Memory, Round, Snapshot, fit
 from undrift.core.runtime import Runtime
 from undrift.core.training import Training
@@ -28,7 +28,8 @@ from undrift.experiment.description import Experiment, Plan, label_of
 from undrift.experiment.evaluate import Evaluation
 from undrift.experiment.prepare import Loss, Setting, completed, prepare, prepare_experiment
 from undrift.ledger.history import History
-from undrift.ledger.store import Entry, Ledger, LedgerKeep, Run
+from undrift.ledger.rows import Entry, RoundRow, Run
+from undrift.ledger.store import Ledger, LedgerKeep
 from undrift.models import LOSSES, ModelSpec, default_model, spec
 from undrift.runtimes import create as create_runtime
 
@@ -89,8 +90,8 @@ def execute(
     kind = method.records()["client"]
     keep: Memory | LedgerKeep
     keep = Memory() if ledger is None or run is None else LedgerKeep(ledger, run, kind, plan.device)  # type: ignore[arg-type]
-    rows: list[dict[str, Any]] = []
-    metrics: list[tuple[int, str, str, str, float | None]] = []
+    rows: list[RoundRow] = []
+    metrics: list[tuple[int, Figure, float | None]] = []
     with contextlib.ExitStack() as stack:
         if ledger is not None and run is not None:
             stack.enter_context(ledger.holding(run))
@@ -114,12 +115,12 @@ def execute(
                 due = snapshot.round % plan.eval_every == 0 or last
                 found = setting.evaluator(loop, snapshot) if due else Evaluation()
                 entry = _entry(setting, played, found)
-                rows.append({"round": entry.round, **_plain(entry.row)})
-                metrics += [(entry.round, *m) for m in found.metrics]
+                rows.append(entry.row)
+                metrics += [(entry.round, figure, number) for figure, number in found.metrics.items()]
                 if ledger is not None and run is not None:
                     ledger.record(run, entry)
                 if due:
-                    value = found.value() if found.value() is not None else found.value("personal", "own test (mean)")
+                    value = found.headline
                 if watch is not None:
                     seconds = time.perf_counter() - began
                     watch(
@@ -168,22 +169,24 @@ def _worth_keeping(played: Round) -> dict[int, Any]:
 def _entry(setting: Setting, played: Round, found: Evaluation) -> Entry:
     spent: Spent = played.spent
     name = setting.federation.population.name
-    return Entry(
+    row = RoundRow(
         round=played.snapshot.round,
-        row={
-            "seconds": played.seconds,
-            "client_seconds": spent.seconds,
-            "bytes_up": spent.bytes_up,
-            "bytes_down": spent.bytes_down,
-            "gradients": spent.gradients,
-            "forwards": spent.forwards,
-            "macs": setting.federation.profile.macs(spent),
-            "participants": 0 if played.skipped else played.cohort.size,
-            "rejected": len(played.rejected),
-            "skipped": int(played.skipped),
-            "drift": json.dumps(played.drift),
-            "notes": json.dumps(played.notes),
-        },
+        seconds=played.seconds,
+        client_seconds=spent.seconds,
+        bytes_up=spent.bytes_up,
+        bytes_down=spent.bytes_down,
+        gradients=spent.gradients,
+        forwards=spent.forwards,
+        head_gradients=spent.head_gradients,
+        macs=setting.federation.profile.macs(spent),
+        participants=0 if played.skipped else played.cohort.size,
+        rejected=len(played.rejected),
+        skipped=int(played.skipped),
+        drift=played.drift,
+        notes=played.notes,
+    )
+    return Entry(
+        row,
         metrics=found.metrics,
         clients=found.clients,
         rejections={name(client): reason for client, reason in played.rejected.items()},
@@ -191,10 +194,6 @@ def _entry(setting: Setting, played: Round, found: Evaluation) -> Entry:
         buffers=played.snapshot.buffers,
         kept=_worth_keeping(played),
     )
-
-
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: json.loads(v) if k in ("drift", "notes") else v for k, v in row.items()}
 
 
 def _module(setting: Setting, snapshot: Snapshot) -> nn.Module | None:

@@ -200,7 +200,8 @@ def curves(
                 axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
         if target is not None:
             axes.axhline(100 * target, color="0.4", linewidth=0.8, linestyle=(0, (4, 3)))
-        what = " ".join(groups[0].runs[0].main_curve[0:2]) + (" accuracy (%)" if share else " loss")
+        judged = groups[0].curve
+        what = f"{judged.model} {judged.data} {judged.metric}" + (" (%)" if share else "")
         axes.set(ylabel=what, xlabel=_AXES[axis] + (f"; smoothed, factor {smooth:g}" if smooth else ""))
         if axis != "rounds":
             column = {"bytes": "bytes_up"}.get(axis, axis)

@@ -40,7 +40,7 @@ def headers(comparison: Comparison) -> list[str]:
 def cells(comparison: Comparison, row: Row) -> list[str]:
     """One row of the table as text."""
     label = row.label + (" (baseline)" if comparison.is_baseline(row) and len(comparison.rows) > 1 else "")
-    model = row.group.curve[0]
+    model = row.group.curve.model
     label += "" if model == "global" else f" ({model})"  # another figure than that of the others
     seeds, final, best, rejected = plain_cells(row)
     return [label, seeds, final, best, *cost_cells(comparison, row), rejected]
