@@ -32,7 +32,7 @@ def entry(
     )  # fmt: skip
     return Entry(
         row,
-        {Figure(): accuracy, Figure(metric="loss"): None if accuracy is None else 1 - accuracy},
+        [(Figure(), accuracy), (Figure(metric="loss"), None if accuracy is None else 1 - accuracy)],
         {"global": dict(clients)} if clients else {},
         {"client 1": "too late"} if rejected else {},
     )

@@ -229,7 +229,7 @@ def test_runs_are_found_by_name_number_or_beginning(tmp_path: Path) -> None:
 def test_not_a_number_is_stored_as_such(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l.sqlite", create=True) as ledger:
         run = ledger.add("r", {"rounds": 1}, {})
-        ledger.record(run, Entry(RoundRow(1), {Figure(): float("nan")}))
+        ledger.record(run, Entry(RoundRow(1), [(Figure(), float("nan"))]))
         ledger.flush()
         assert ledger.metrics(run) == [(1, Figure(), None)]
 

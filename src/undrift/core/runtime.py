@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,6 +58,7 @@ class Runtime(ABC):
     name = ""
     why = ""  # why this one was chosen, where it was
     federation: Federation
+    notice: Callable[[int], None] | None = None  # told how many clients have answered, as they do
 
     @abstractmethod
     def replies(self, task: Task) -> Iterable[Reply | Block]:
@@ -67,8 +68,11 @@ class Runtime(ABC):
         """Send, wait, check, reduce."""
         began = time.perf_counter()
         with one_thread():
-            done = settle(task, self.replies(task))
+            done = settle(task, self._noticed(self.replies(task)))
         return replace(done, cohort=replace(done.cohort, elapsed=time.perf_counter() - began))
+
+    def _noticed(self, replies: Iterable[Reply | Block]) -> Iterable[Reply | Block]:
+        return replies if self.notice is None else counted(replies, self.notice)
 
     def map(self, function: Mapped, tensors: Mapping[str, Tensor], items: Sequence[Any]) -> list[dict[str, Tensor]]:
         """``function(federation, tensors, item)`` for every item, where the clients work: evaluation, for example."""
@@ -83,6 +87,15 @@ class Runtime(ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def counted(replies: Iterable[Reply | Block], notice: Callable[[int], None]) -> Iterator[Reply | Block]:
+    """The replies, with a word to somebody on how many clients they came from."""
+    clients = 0
+    for item in replies:
+        yield item
+        clients += len(item.clients) if isinstance(item, Block) else 1
+        notice(clients)
 
 
 def settle(task: Task, replies: Iterable[Reply | Block]) -> Exchanged:

@@ -89,7 +89,7 @@ class Setting:
             if self.type is bool:
                 return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
             if self.type is tuple:
-                return tuple(float(part) for part in text.split(","))
+                return tuple(float(part) for part in text.strip().removeprefix("[").removesuffix("]").split(","))
             return self.type(text)
         except (ValueError, KeyError):
             raise InvalidInput(f"{self.name} = {text!r}: it must be {self.allowed}") from None

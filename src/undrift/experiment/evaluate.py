@@ -40,13 +40,17 @@ PERSONAL_LIMIT = 200  # personal models evaluated per round: a fixed, keyed samp
 class Evaluation:
     """The labelled numbers of one round."""
 
-    metrics: dict[Figure, float] = field(default_factory=dict)
+    metrics: list[tuple[Figure, float]] = field(default_factory=list)
     clients: dict[str, dict[int, float]] = field(default_factory=dict)  # model -> client -> accuracy
 
+    def value(self, figure: Figure) -> float | None:
+        return next((value for found, value in self.metrics if found == figure), None)
+
     @property
-    def headline(self) -> float | None:
-        """The accuracy of the global model, or of the personal ones where there is none."""
-        return self.metrics.get(HEADLINE, self.metrics.get(Figure(PERSONAL, OWN_MEAN)))
+    def headline(self) -> tuple[Figure, float] | None:
+        """What the round is judged by: the global model on the test set, or personal ones; a loss where it is all."""
+        order = (HEADLINE, Figure(PERSONAL, OWN_MEAN), Figure(metric="loss"))
+        return next(((figure, value) for figure in order if (value := self.value(figure)) is not None), None)
 
 
 class Evaluator:
@@ -72,9 +76,9 @@ class Evaluator:
         with one_thread(), torch.no_grad():
             for name, w in method.models(snapshot.server).items():
                 correct, losses = self._score(loop.runtime, w, snapshot.buffers, self.x, self.y)
-                found.metrics[Figure(name, TEST, "loss")] = float(losses.mean())
+                found.metrics.append((Figure(name, TEST, "loss"), float(losses.mean())))
                 if self.classes is not None:
-                    found.metrics[Figure(name, TEST)] = float(correct.mean())
+                    found.metrics.append((Figure(name, TEST, "accuracy"), float(correct.mean())))
                     if self.parts is not None and not method.pools_data:
                         self._per_client(found, name, self._by_client(correct))
             self._personal(found, loop, snapshot)
@@ -123,8 +127,8 @@ class Evaluator:
             return
         values = np.sort(list(scores.values()))
         worst = values[: max(1, len(values) // 10)]
-        found.metrics[Figure(model, OWN_MEAN)] = float(values.mean())
-        found.metrics[Figure(model, OWN_WORST)] = float(worst.mean())
+        found.metrics.append((Figure(model, OWN_MEAN, "accuracy"), float(values.mean())))
+        found.metrics.append((Figure(model, OWN_WORST, "accuracy"), float(worst.mean())))
         found.clients[model] = scores
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -77,7 +77,7 @@ class Entry:
     """What one round adds to the ledger."""
 
     row: RoundRow
-    metrics: Mapping[Figure, float | None] = field(default_factory=dict)  # None: not a number
+    metrics: Sequence[tuple[Figure, float | None]] = ()  # None: not a number
     clients: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # model -> client -> accuracy
     rejections: Mapping[str, str] = field(default_factory=dict)
     server: State | None = None

@@ -11,7 +11,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,7 +46,6 @@ class Ledger:
         self._pending: Future[None] | None = None
         self._writer_db: sqlite3.Connection | None = None
         self.write_seconds = 0.0
-        self.followers: list[Callable[[Run, Entry], None]] = []  # told of every round that is recorded here
 
     def _connect(self) -> sqlite3.Connection:
         with _explained(self.path):
@@ -159,8 +158,6 @@ class Ledger:
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._pending = self._writer.submit(self._write, run.id, entry)
-        for follower in self.followers:
-            follower(run, entry)
 
     def flush(self) -> None:
         """Wait until all that was recorded is committed; raises what the write raised."""
@@ -191,7 +188,7 @@ class Ledger:
         db.execute(f"INSERT INTO rounds (run, {columns}) VALUES (?, {marks})", (run, *entry.row.values()))
         db.executemany(
             "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)",
-            [(run, entry.round, f.model, f.data, f.metric, value) for f, value in entry.metrics.items()],
+            [(run, entry.round, f.model, f.data, f.metric, value) for f, value in entry.metrics],
         )
         for model, accuracies in entry.clients.items():
             text = json.dumps({str(k): round(v, 6) for k, v in accuracies.items()})
