@@ -11,11 +11,10 @@ from torch import nn
 
 from undrift.algorithms import create
 from undrift.algorithms.fedtrip import Client
-from undrift.core.client import Kept
 from undrift.core.cohort import Population
 from undrift.core.cost import Spent, convolution_biases, profile
 from undrift.core.errors import InvalidInput
-from undrift.core.loop import Memory
+from undrift.core.states import Kept
 from undrift.core.training import Training
 from undrift.core.vector import layout_of
 from undrift.models import build
@@ -77,13 +76,10 @@ def test_deviations_in_flat_directions_change_by_minus_mu_eta_a_k() -> None:
     training = Training(lr=0.01, momentum=0.9, batch_size=0, steps=12)
     here = quadratics([[0]] * 3, [[0]] * 3, [1] * 3, [1.0], training)  # F = 0
     deviation = np.array([0.4, -0.1, -0.3])
-    keep = Memory()
-    keep.save(
-        {
-            i: Kept(Client(torch.tensor([1 + v], dtype=torch.float64), torch.tensor(0.0).double()))
-            for i, v in enumerate(deviation)
-        }
-    )
+    keep = {
+        i: Kept(Client(torch.tensor([1 + v], dtype=torch.float64), torch.tensor(0.0).double()))
+        for i, v in enumerate(deviation)
+    }
     mu = 0.4
     c = mu * 0.01 * training.travel(12)
     assert training.travel(12) == pytest.approx(55.4187, abs=1e-4)
@@ -109,15 +105,16 @@ def test_the_mean_of_xi_over_the_rounds(clients: int, mean: float) -> None:
 
 
 def test_xi_is_never_above_one_and_is_kept_with_the_round() -> None:
-    keep, last = Memory(), {}
-    for t, result in enumerate(play(small(), "fedtrip", 12, participate=2, keep=keep, mu=0.1), 1):
+    seen, last = set(), {}
+    for t, result in enumerate(play(small(), "fedtrip", 12, participate=2, mu=0.1), 1):
         assert 0 <= result.notes["xi"] <= 1
         ids = result.cohort.ids.tolist()
         gaps = [1 / (t - last[client]) if client in last else 0 for client in ids]
         assert result.notes["xi"] == pytest.approx(np.mean(gaps), abs=1e-15)
         last |= dict.fromkeys(ids, t)
         assert all(kept.state.t.item() == t for kept in result.kept.values())
-    assert set(keep.held) == set(range(5))
+        seen |= set(result.kept)
+    assert seen == set(range(5))
 
 
 def test_what_the_analysis_forbids_is_refused_or_warned_of() -> None:

@@ -15,7 +15,7 @@ from undrift.algorithms.pfedmo import PFedMo, Server
 from undrift.core.cohort import Cohort
 from undrift.core.errors import InvalidInput
 from undrift.core.local import Local
-from undrift.core.loop import Loop, Memory, Snapshot
+from undrift.core.loop import Loop, Snapshot
 from undrift.core.training import Training
 from undrift.runtimes.serial import Serial
 from worked import play, quad1, quadratics, slopes, small
@@ -79,7 +79,7 @@ def test_as_printed_the_pull_repels() -> None:
     none = vector(0.0)
     server = Server(none, none, none + 1, none, none + 1, vector(0.4), none[0] + 0.4, 0.1)
     assert method.mix(server, server.s[0])[0].tolist() == [0]
-    loop = Loop(here, method, Serial(here), 1, Memory())
+    loop = Loop(here, method, Serial(here), 1)
     _, buffers = here.start()
     after = loop.play(Snapshot(1, server, buffers)).snapshot.server
     np.testing.assert_allclose(after.x, [-0.4], rtol=0, atol=1e-12)
@@ -141,7 +141,7 @@ class Pair(Loop):
 def test_clients_receive_different_models_and_a_new_one_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PFedMo, "scores", given(0.3, 0.6, 0, 0, 0))
     here, method = small(lr=LR), PFedMo(gamma=GAMMA, pi=1.0, variant="interp")
-    loop = Pair(here, method, Serial(here), 2, Memory())
+    loop = Pair(here, method, Serial(here), 2)
     snapshot = loop.start()
     for _ in range(3):
         snapshot = loop.play(snapshot).snapshot

@@ -10,12 +10,12 @@ import torch
 
 from undrift.algorithms import create
 from undrift.algorithms.fedspeed import Client, FedSpeed, Server
-from undrift.core.client import Kept
 from undrift.core.errors import InvalidInput
-from undrift.core.loop import Loop, Memory, Snapshot
+from undrift.core.loop import Loop, Snapshot
+from undrift.core.states import Kept, Memory
 from undrift.core.training import Training
 from undrift.runtimes.serial import Serial
-from worked import play, quad1, quadratics, slopes, small, trajectory
+from worked import next_round, play, quad1, quadratics, slopes, small, trajectory
 
 B = [(1.0, 0.0), (-0.5, 2.0)]
 
@@ -66,12 +66,12 @@ def test_at_fedspeeds_fixed_point_clients_stay_and_duals_cancel() -> None:
     best = np.array([1 / 3, -1 / 3])
     slopes_there = np.array([[1, 2], [2, 1]]) * (best - np.array([[1, 0], [0, -1]]))
     np.testing.assert_allclose(slopes_there.sum(0), [0, 0], atol=1e-15)
-    here, method, keep = quad1(), FedSpeed(lambda_p=0.1, rho=0), Memory()
+    here, method = quad1(), FedSpeed(lambda_p=0.1, rho=0)
     duals = [torch.from_numpy(-g / 0.1) for g in slopes_there]
-    keep.save({i: Kept(Client(h)) for i, h in enumerate(duals)})
-    loop = Loop(here, method, Serial(here), 2, keep)
+    loop = Loop(here, method, Serial(here), 2)
+    loop.runtime.states = Memory({i: Kept(Client(h)) for i, h in enumerate(duals)})
     start = Snapshot(0, Server(torch.from_numpy(best), torch.zeros(2).double()), here.start()[1])
-    after = loop.play(start)
+    after = next_round(loop, start)
     np.testing.assert_allclose(after.snapshot.server.x, best, rtol=0, atol=1e-14)
     for i, h in enumerate(duals):  # h_i moves by w_i^K - w
         np.testing.assert_allclose(after.kept[i].state.h, h, rtol=0, atol=1e-14)

@@ -165,6 +165,9 @@ class Algorithm(Settings, Generic[S, C, D, U]):
         self.check(training, layout, steps)
 
 
+Method = Algorithm[Any, Any, Any, Any]
+
+
 def _declared(cls: type) -> tuple[Any, ...]:
     for base in getattr(cls, "__orig_bases__", ()):
         origin = get_origin(base) or base

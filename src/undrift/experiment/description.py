@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from undrift import algorithms
-from undrift.core.client import Method
+from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import Setting, Settings, at_least, between
 from undrift.core.training import Training

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift.core import rng
-from undrift.core.algorithm import Algorithm
-from undrift.core.client import Method, one_thread
+from undrift.core.algorithm import Algorithm, Method
+from undrift.core.client import one_thread
 from undrift.core.eager import as_rows
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
@@ -95,7 +95,7 @@ class Evaluator:
             candidates = candidates[chosen]
         scores: dict[int, float] = {}
         for client in candidates.tolist():
-            kept = loop.kept(client)
+            kept = loop.runtime.kept(method, client)
             w = method.personal(snapshot.server, kept.state, client, self.federation.layout)
             if w is None:
                 return

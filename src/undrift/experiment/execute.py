@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from undrift.core.client import Kept
 from undrift.core.cost import Spent
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import build
@@ -104,15 +103,14 @@ def execute(
 
 def _played(prepared: Prepared, recorder: Recorder, runtime: Runtime, watch: _Watch) -> Snapshot:
     method, plan = prepared.method, prepared.plan
-    states = recorder.states(method, plan.device)
-    loop = Loop(prepared.federation, method, runtime, prepared.participate, states)
+    runtime.states = recorder.states(method, plan.device)
+    loop = Loop(prepared.federation, method, runtime, prepared.participate)
     snapshot = recorder.resumed(method, plan.device) or loop.start()
     watch.begin(snapshot, runtime)
     while snapshot.round < plan.rounds and not method.finished(snapshot.server):
         watch.next()
         played = loop.play(snapshot)
         snapshot = played.snapshot
-        states.save(_worth_keeping(played))
         last = snapshot.round == plan.rounds or method.finished(snapshot.server)
         found = Evaluation()
         if snapshot.round % plan.eval_every == 0 or last:
@@ -170,10 +168,6 @@ class _Watch:
         )
 
 
-def _worth_keeping(played: Round) -> dict[int, Kept]:
-    return {client: kept for client, kept in played.kept.items() if kept.tensors()}
-
-
 def _entry(prepared: Prepared, played: Round, found: Evaluation) -> Entry:
     spent: Spent = played.spent
     name = prepared.federation.population.name
@@ -200,7 +194,6 @@ def _entry(prepared: Prepared, played: Round, found: Evaluation) -> Entry:
         rejections={name(client): reason for client, reason in played.rejected.items()},
         server=played.snapshot.server,
         buffers=played.snapshot.buffers,
-        kept=_worth_keeping(played),
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift.core import rng
-from undrift.core.client import Method
+from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, ModelLike, build
 from undrift.core.training import Training

@@ -9,27 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from undrift.core.client import Kept, Method
+from undrift.core.algorithm import Method
 from undrift.core.figure import Figure
-from undrift.core.loop import Memory, Snapshot
+from undrift.core.loop import Snapshot
 from undrift.core.runtime import Runtime
+from undrift.core.states import Memory, States
 from undrift.core.vector import Buffers
 from undrift.experiment.prepare import Prepared
 from undrift.ledger.history import History
 from undrift.ledger.rows import Entry, RoundRow, Run
-from undrift.ledger.store import Ledger, LedgerKeep
+from undrift.ledger.states import LedgerStates
+from undrift.ledger.store import Ledger
 from undrift.ledger.track import Tracker, available, tracker
-
-
-class States(Protocol):
-    """Where what clients keep is kept."""
-
-    def load(self, client: int) -> Kept | None: ...
-
-    def save(self, kept: Mapping[int, Kept]) -> None: ...
 
 
 class Recorder(Protocol):
@@ -107,13 +102,15 @@ class InLedger:
 
     def __init__(self, ledger: Ledger, run: Run) -> None:
         self._ledger, self.run, self.path = ledger, run, ledger.path
+        self._states: LedgerStates | None = None
 
     def holding(self) -> Any:
         return self._ledger.holding(self.run)
 
     def states(self, method: Method, device: str) -> States:
         kind: Any = method.records()["client"]
-        return LedgerKeep(self._ledger, self.run, kind, device)
+        self._states = LedgerStates(self._ledger, self.run, kind, device)
+        return self._states
 
     def resumed(self, method: Method, device: str) -> Snapshot | None:
         stored = self._ledger.snapshot(self.run)
@@ -126,7 +123,8 @@ class InLedger:
         self._ledger.set_status(self.run, "running", facts=_told(runtime))
 
     def record(self, entry: Entry) -> None:
-        self._ledger.record(self.run, entry)
+        kept = {} if self._states is None else self._states.unwritten()
+        self._ledger.record(self.run, replace(entry, kept=kept))
 
     def ended(self, status: str, message: str = "") -> None:
         self._ledger.set_status(self.run, status, message)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from undrift import algorithms
-from undrift.core.client import Method
+from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import ModelLike
 from undrift.core.training import Training

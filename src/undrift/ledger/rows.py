@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
-from undrift.core.client import Kept
 from undrift.core.figure import Figure
 from undrift.core.records import State
+from undrift.core.states import Kept
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from undrift.core.client import Kept
 from undrift.core.errors import InvalidInput, nearest, unknown
 from undrift.core.figure import Figure
-from undrift.core.records import State
 from undrift.ledger import schema
 from undrift.ledger.rows import Entry, RoundRow, Run
 
@@ -45,6 +43,7 @@ class Ledger:
         self._writer: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
         self._writer_db: sqlite3.Connection | None = None
+        self._committed: dict[int, int] = {}  # run -> the last round that was written from here
         self.write_seconds = 0.0
 
     def _connect(self) -> sqlite3.Connection:
@@ -159,6 +158,10 @@ class Ledger:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._pending = self._writer.submit(self._write, run.id, entry)
 
+    def committed(self, run: Run) -> int:
+        """The last round of a run whose transaction has ended, of those recorded here; 0: none."""
+        return self._committed.get(run.id, 0)
+
     def flush(self) -> None:
         """Wait until all that was recorded is committed; raises what the write raised."""
         pending, self._pending = self._pending, None
@@ -179,6 +182,7 @@ class Ledger:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+        self._committed[run] = entry.round
         self.write_seconds += time.perf_counter() - began
 
     @staticmethod
@@ -322,30 +326,3 @@ def _explained(path: Path) -> Iterator[None]:
         if "locked" in text:
             raise InvalidInput(f"{path} is locked by another program for more than a minute") from error
         raise
-
-
-class LedgerKeep:
-    """What clients keep, read from the ledger, with the most recent ones held in memory up to a limit."""
-
-    def __init__(
-        self, ledger: Ledger, run: Run, kind: type[State], device: str = "cpu", limit: int = 256 * 2**20
-    ) -> None:
-        self._ledger, self._run, self._kind, self._device, self._limit = ledger, run, kind, device, limit
-        self._recent: dict[int, tuple[Kept, int]] = {}
-        self._bytes = 0
-
-    def load(self, client: int) -> Kept | None:
-        if client in self._recent:
-            return self._recent[client][0]
-        data = self._ledger.kept(self._run, client)
-        return Kept.decode(self._kind, data).to(self._device) if data is not None else None
-
-    def save(self, kept: Mapping[int, Kept]) -> None:
-        """Remember what the ledger has been told to write; older entries give way once they are committed."""
-        for client, value in kept.items():
-            size = sum(t.numel() * t.element_size() for t in value.tensors().values())
-            self._bytes += size - self._recent.pop(client, (value, 0))[1]
-            self._recent[client] = (value, size)
-        while self._bytes > self._limit and len(self._recent) > len(kept):
-            _, size = self._recent.pop(next(iter(self._recent)))
-            self._bytes -= size
