@@ -27,7 +27,15 @@ SEEDS, TARGET = (1, 2, 3), 0.85
 BESIDE = {  # rows of their own
     "fedtr": ["fedtr:drift=dual", "fedtr:alpha=1.0:eta_d=0.1", "fedtr:drift=dual:alpha=1.0"],
     "fedadm": ["fedadm:tau=5"],
-    "fedmrur": ["fedmrur:rho=0.1"],
+    "fedmom": ["fedmom:beta=0.9"],
+    "mime": ["mime:beta=0.9"],
+    "mimelite": ["mimelite:beta=0.9"],
+    "fedsam": ["fedsam:rho_relative=0.00626", "fedsam:rho=0.1"],
+    "mofedsam": ["mofedsam:rho_relative=0.00626", "mofedsam:rho=0.1"],
+    "fedmrur": ["fedmrur:rho_relative=0.00626", "fedmrur:rho=0.1", "fedmrur:rho=0.5"],
+    "fedspeed": ["fedspeed:rho=0.1"],
+    "fedsmoo": ["fedsmoo:rho=0.1"],
+    "pfedmo": ["pfedmo:variant=interp", "pfedmo:variant=literal"],
 }
 METHODS = [*algorithms(), *(variant for variants in BESIDE.values() for variant in variants)]
 COMMAND = f"""compare --algorithms {",".join(METHODS)}
