@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from statistics import fmean
 from typing import Any, Literal, TypeVar
@@ -75,7 +75,7 @@ def health(history: History) -> Health:
 
 def chance_of(history: History) -> float | None:
     """The share of the most common class: of the test set, or else of the training data, as far as it is recorded."""
-    if history.main_curve[2] != "accuracy":
+    if history.main_curve.metric != "accuracy":
         return None
     if "chance" in history.facts:
         return float(history.facts["chance"])
@@ -90,17 +90,19 @@ def at_chance(accuracy: float, chance: float) -> bool:
 
 
 def _judged(history: History) -> Judgement:
-    lost = _end(history.rounds, lambda row: row["skipped"] and row["rejected"] > 0)
+    lost = _end(history.rounds, lambda row: bool(row.skipped) and row.rejected > 0)
     if lost and len(lost) >= min(LAST, len(history.rounds)):
-        return "diverged", lost[0]["round"], "no upload was finite"
+        return "diverged", lost[0].round, "no upload was finite"
     points = list(zip(*history.curve(), strict=True))
     if not points:
         return "unknown", None, ""
-    model, data, metric = history.main_curve
-    losses = list(zip(*history.curve(model, data, "loss"), strict=True))
+    main = history.main_curve
+    losses = list(zip(*history.curve(replace(main, metric="loss")), strict=True))
     if losses and not math.isfinite(losses[-1][1]):
         return "diverged", _since(losses, lambda loss: not math.isfinite(loss)), "the loss is not finite"
-    return _by_loss(points) if metric == "loss" else _by_accuracy(history, points, losses[-1][1] if losses else 0.0)
+    return (
+        _by_loss(points) if main.metric == "loss" else _by_accuracy(history, points, losses[-1][1] if losses else 0.0)
+    )
 
 
 def _by_loss(points: Sequence[Point]) -> Judgement:
@@ -148,7 +150,7 @@ def _suspects(history: History, state: State) -> tuple[Suspect, ...]:
 
 
 def _uploads(history: History) -> int:
-    return sum(int(row["participants"]) + int(row["rejected"]) for row in history.rounds)
+    return sum(row.participants + row.rejected for row in history.rounds)
 
 
 def _end(rows: Sequence[T], holds: Callable[[T], Any]) -> list[T]:
