@@ -12,8 +12,10 @@ import pytest
 import undrift
 from undrift.algorithms import algorithms
 from undrift.analysis.health import Suspect, at_chance, health
+from undrift.core.figure import Figure
 from undrift.core.training import Training
 from undrift.ledger.history import History
+from undrift.ledger.rows import RoundRow
 
 
 def history(
@@ -28,15 +30,12 @@ def history(
     """One evaluated round per accuracy; four uploads a round, of which so many were rejected."""
     n = len(accuracies)
     lost = rejected or [0] * n
-    rows = [
-        {"round": t, "participants": 4 - bad, "rejected": bad, "skipped": int(bad == 4)}
-        for t, bad in enumerate(lost, 1)
-    ]
-    metrics: list[tuple[int, str, str, str, float | None]] = []
+    rows = [RoundRow(t, participants=4 - bad, rejected=bad, skipped=int(bad == 4)) for t, bad in enumerate(lost, 1)]
+    metrics: list[tuple[int, Figure, float | None]] = []
     for t, (accuracy, loss) in enumerate(zip(accuracies, losses or [1.0] * n, strict=True), 1):
-        metrics.append((t, "global", "test", "loss", accuracy if metric == "loss" else loss))
+        metrics.append((t, Figure(metric="loss"), accuracy if metric == "loss" else loss))
         if metric == "accuracy":
-            metrics.append((t, "global", "test", "accuracy", accuracy))
+            metrics.append((t, Figure(), accuracy))
     known = {"chance": 0.1, "training": {"lr": 0.1}} if facts is None else facts
     return History("x", 1, rows, metrics, n, facts=known, experiment={"algorithm": method or {"name": "fedavg"}})
 
