@@ -31,8 +31,9 @@ def export(histories: Sequence[History], path: str | Path, *, force: bool = Fals
         elif kind == "csv":
             with temporary.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
-                writer.writerow(columns(found))
-                writer.writerows([_harmless(row.get(c)) for c in columns(found)] for row in found)
+                names = columns(found)
+                writer.writerow(names)
+                writer.writerows([_harmless(row.get(name)) for name in names] for row in found)
         else:
             _parquet(found, temporary)
     return len(found)
