@@ -10,7 +10,8 @@ import pytest
 import undrift
 from undrift.core.errors import InvalidInput
 from undrift.experiment import recorder
-from undrift.ledger.store import Entry, Ledger, Run
+from undrift.ledger.rows import Entry, Run
+from undrift.ledger.store import Ledger
 
 SMALL: dict[str, Any] = {"clients": 4, "participate": 2, "rounds": 3, "seed": 1}
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from undrift.core.errors import InvalidInput
-from undrift.ledger.store import Ledger, Run
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 
 
 def selected(ledger: Ledger, names: Sequence[str] = ()) -> list[Run]:

@@ -25,7 +25,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from undrift.analysis.selection import selected
 from undrift.core.errors import InvalidInput
-from undrift.ledger.store import Ledger, Run
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 from undrift.report.content import Reader, explained, nothing
 from undrift.report.page import page, policy
 
