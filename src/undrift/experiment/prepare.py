@@ -75,6 +75,10 @@ class Prepared:
         labels = self.dataset.labels
         if labels is not None and len(self.partition) <= 500:
             facts["histogram"] = self.partition.histogram(labels, int(labels.max()) + 1).tolist()
+        if self.partition.names is not None and len(self.partition) <= 500:
+            facts["client_names"] = [str(name) for name in self.partition.names]
+        if self.dataset.class_names is not None:
+            facts["class_names"] = [str(name) for name in self.dataset.class_names]
         return facts
 
 
