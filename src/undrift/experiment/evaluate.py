@@ -26,7 +26,7 @@ from undrift.core.client import one_thread
 from undrift.core.eager import as_rows
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
-from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, Figure
+from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, Figure, worst_tenth
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.vector import Buffers, Replica, double
@@ -126,9 +126,8 @@ class Evaluator:
         if not scores:
             return
         values = np.sort(list(scores.values()))
-        worst = values[: max(1, len(values) // 10)]
         found.metrics.append((Figure(model, OWN_MEAN, "accuracy"), float(values.mean())))
-        found.metrics.append((Figure(model, OWN_WORST, "accuracy"), float(worst.mean())))
+        found.metrics.append((Figure(model, OWN_WORST, "accuracy"), worst_tenth(values)))
         found.clients[model] = scores
 
 
