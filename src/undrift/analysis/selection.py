@@ -1,4 +1,4 @@
-"""Which runs of a ledger are meant: by name, number, beginning or pattern; without any, the latest comparison or run."""
+"""Which runs of a ledger are meant: by name, number, beginning, pattern; without any, the latest comparison or run."""
 
 from __future__ import annotations
 

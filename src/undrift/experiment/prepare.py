@@ -80,7 +80,7 @@ class Prepared:
             facts["chance"] = float(self.dataset.y_test.bincount().max()) / len(self.dataset.y_test)
         if self.partition.names is not None and len(self.partition) <= 500:
             facts["client_names"] = [str(name) for name in self.partition.names]
-        if self.dataset.class_names is not None:
+        if self.dataset.class_names:
             facts["class_names"] = [str(name) for name in self.dataset.class_names]
         return facts
 

@@ -46,6 +46,7 @@ def nothing(path: Path) -> dict[str, Any]:
         "partitions": {},
         "fairness": [],
         "settings": {"shared": [], "names": [], "rows": []},
+        "notes": {},
         "verdict": None,
     }
 
@@ -115,6 +116,7 @@ class Reader:
             "groups": [
                 {
                     "label": g.label,
+                    "state": sentences.progress(g.runs),
                     "runs": [place[id(h)] for h in g.runs],
                     "partial": [place[id(h)] for h in g.unfinished],
                 }
@@ -125,6 +127,7 @@ class Reader:
             "partitions": self._partitions(histories),
             "fairness": fairness(self.ledger, members),
             "settings": _settings(histories),
+            "notes": {name: words.key(name) for h in histories for row in h.rounds for name in row.notes},
             "verdict": _verdict(comparer, figures, target, coarse) if comparer else None,
         }
 
@@ -182,6 +185,7 @@ def _row(found: Comparison, row: Row, figures: Sequence[Figure]) -> dict[str, An
     return {
         "baseline": found.is_baseline(row) and len(found.rows) > 1,
         "figure": figures.index(row.group.figure),
+        "other": row.group.figure != found.figure,
         "seeds": len(row.group.runs),
         "rounds": row.group.rounds,
         "final": _spread(row.final),
@@ -216,7 +220,8 @@ def _cost(found: CostToTarget) -> dict[str, Any]:
         "value": short(found.value),
         "own": short(found.per_seed_mean),
         "reached": found.reached,
-        "ratio": None if ratio is None else short(ratio.value),
+        "compared": ratio is not None,
+        "ratio": None if ratio is None else short(ratio.value),  # None too where it has no bound
         "standing": "" if ratio is None or not clear else "better" if ratio.low > 1 else "worse",
     }
 

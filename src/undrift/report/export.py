@@ -11,6 +11,7 @@ from typing import Any
 from undrift.core.errors import InvalidInput
 from undrift.core.figure import Figure
 from undrift.ledger.history import History
+from undrift.ledger.rows import RoundRow
 from undrift.report.files import refuse_existing, written
 from undrift.report.numbers import valid
 
@@ -70,7 +71,13 @@ def column(figure: Figure) -> str:
 
 
 def columns(found: Sequence[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for row in found for name in row))
+    """All columns: what the run is and costs, drift, the methods' own series, figures. The page's download has them."""
+    known = {*_RUN, *RoundRow.COLUMNS}
+
+    def kind(name: str) -> int:
+        return 0 if name in known else 1 if name.startswith("drift ") else 2 if name.startswith("note ") else 3
+
+    return sorted(dict.fromkeys(name for row in found for name in row), key=kind)
 
 
 def _whole(history: History) -> dict[str, Any]:
