@@ -34,7 +34,9 @@ def _matching(ledger: Ledger, runs: Sequence[Run], name: str) -> list[Run]:
             raise InvalidInput(f"no run in {ledger.path} matches {name!r}; `undrift show` lists them")
         return matching
     inside = [run for run in runs if run.name.startswith(name.rstrip("/") + "/")]
-    return inside or [run for run in runs if run.name.startswith(name)] or [ledger.run(name)]  # the last one complains
+    if inside:
+        return latest(inside)
+    return [run for run in runs if run.name.startswith(name)] or [ledger.run(name)]  # which complains
 
 
 def latest(runs: Sequence[Run]) -> list[Run]:

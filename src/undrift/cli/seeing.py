@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from undrift import algorithms
+from undrift.analysis.selection import selected
 from undrift.cli.common import (
     DEFAULT_LEDGER,
     LedgerOption,
@@ -29,15 +30,15 @@ from undrift.cli.runs import DataOption, ExperimentArgument, ModelOption, Partit
 from undrift.core.errors import InvalidInput, unknown
 from undrift.experiment.description import parse_method
 from undrift.ledger.history import History
-from undrift.ledger.rows import Run
-from undrift.ledger.store import Ledger
-from undrift.report.content import check_runs
 from undrift.report.files import refuse_existing
 from undrift.studies.jobs import Done, Tell
 
 RunsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RUN]...", help="Names, numbers or unique beginnings of runs; left out: all."),
+    typer.Argument(
+        metavar="[RUN]...",
+        help="A comparison, or names, numbers, beginnings or patterns ('*') of runs; left out: the latest.",
+    ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace a file that exists already.")]
 TargetOption = Annotated[
@@ -51,13 +52,6 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
     app.command(cls=ExperimentCommand)(sweep)
     app.command(cls=ExperimentCommand)(advise)
-
-
-def chosen(book: Ledger, names: list[str] | None) -> list[Run]:
-    """The runs that were asked for, each once."""
-    runs = [book.run(name) for name in names] if names else book.runs()
-    check_runs(runs, book)
-    return list({run.id: run for run in runs}.values())
 
 
 def allowed(path: Path, force: bool) -> bool:
@@ -80,7 +74,7 @@ def report(
     from undrift.report.page import write_report
 
     with open_ledger(ledger) as book:
-        runs = chosen(book, names)
+        runs = selected(book, names or ())
         force = allowed(output, force)
         write_report(book, runs, output, force=force, target=target)
     say(f"wrote [bold]{escape(str(output))}[/] ({len(runs)} run{'' if len(runs) == 1 else 's'})")
@@ -143,7 +137,7 @@ def plot(
     output = output or Path(f"{kind}.png")
     plots.check_format(output)
     with open_ledger(ledger) as book:
-        runs = chosen(book, names)
+        runs = selected(book, names or ())
         force = allowed(output, force)
         histories = [History.of(book, run) for run in runs]
         if kind == "curves":
@@ -169,7 +163,7 @@ def export(
     from undrift.report.export import export as write
 
     with open_ledger(ledger) as book:
-        runs = chosen(book, names)
+        runs = selected(book, names or ())
         force = allowed(output, force)
         count = write([History.of(book, run) for run in runs], output, force=force)
     say(f"wrote [bold]{escape(str(output))}[/] ({count} rows)")

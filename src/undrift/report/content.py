@@ -310,8 +310,3 @@ def _settings(histories: Sequence[History]) -> dict[str, Any]:
         "names": [n for n in names if n not in same],
         "rows": [[row.get(n, "") for n in names if n not in same] for row in rows],
     }
-
-
-def check_runs(runs: Sequence[Run], ledger: Ledger) -> None:
-    if not runs:
-        raise InvalidInput(f"the ledger {ledger.path} holds no runs yet")

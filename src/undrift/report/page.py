@@ -17,9 +17,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from undrift.core.errors import InvalidInput
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
-from undrift.report.content import check_runs, content
+from undrift.report.content import content
 from undrift.report.files import refuse_existing, written
 
 
@@ -28,7 +29,8 @@ def write_report(
 ) -> None:
     """Write the report of some runs to one file."""
     refuse_existing(path, force)
-    check_runs(runs, ledger)
+    if not runs:
+        raise InvalidInput(f"the ledger {ledger.path} holds no runs yet")
     text = page(content(ledger, runs, target=target))
     with written(path, force=force) as temporary:
         temporary.write_text(text, encoding="utf-8")
