@@ -15,11 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from undrift import algorithms
-from undrift.core import rng
 from undrift.core.client import Method
 from undrift.core.cost import Spent
 from undrift.core.errors import InvalidInput, unknown
@@ -28,7 +26,8 @@ from undrift.core.loop import Loop, Memory, Round, Snapshot, fit
 from undrift.core.runtime import Runtime
 from undrift.core.training import Training
 from undrift.core.vector import Buffers
-from undrift.data import PARTITIONERS, SOURCES, Dataset, Partition, Partitioner, data_root, load, test_parts
+from undrift.data import PARTITIONERS, SOURCES, Dataset, Partition, Partitioner, data_root, load
+from undrift.data.public import Holder, divide
 from undrift.data.skew import FeatureSkew
 from undrift.evaluate import Evaluation, Evaluator
 from undrift.experiment import Experiment, Plan, label_of
@@ -143,17 +142,19 @@ def prepare(
     skew: FeatureSkew | None = None,
 ) -> Setting:
     """Divide the data, build the model from the seed, and check that everything fits."""
-    public, scoring, rest = _public(method, dataset, plan)
     clients = plan.clients or (None if partitioner.natural else 10)
-    held = dataset if rest is None else _subset(dataset, rest)
-    partition = partitioner.split(held, clients, plan.seed)
-    parts = test_parts(partition, held, plan.seed) if len(dataset.x_test) else None
-    if rest is not None:
-        partition = replace(partition, indices=rest[partition.indices])
-    if public is not None and not method.needs_public:
-        if plan.others_public == "client":
-            partition, parts = _with_client(partition, public), parts and _with_client(parts, public[:0])
-        public = scoring = None
+    holder: Holder = "server" if method.needs_public else plan.others_public
+    divided = divide(
+        dataset,
+        partitioner,
+        clients,
+        plan.seed,
+        holder=holder,
+        share=plan.public,
+        scoring=plan.scoring,
+        who=method.title,
+    )
+    partition, parts = divided.partition, divided.tests
     names = None if partition.names is None else tuple(str(name) for name in partition.names)
     _say_what_is_missing(partition, dataset)
     if skew is not None:
@@ -170,8 +171,8 @@ def prepare(
         seed=plan.seed,
         names=names,
         augment=dataset.augment,
-        public=public,
-        scoring=scoring,
+        public=divided.public,
+        scoring=divided.scoring,
     )
     if plan.participate and plan.participate > len(partition):
         raise InvalidInput(f"participate = {plan.participate} is more than the {len(partition)} clients there are")
@@ -210,29 +211,6 @@ def prepare_experiment(
     )
 
 
-def _public(
-    method: Method, dataset: Dataset, plan: Plan
-) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None, NDArray[np.int64] | None]:
-    """The server's rows: class-balanced, held out before partitioning, never from the test set."""
-    if not method.needs_public and plan.others_public == "shared":
-        return None, None, None
-    labels = dataset.labels
-    order = rng.permutation(rng.key(plan.seed, "public"), len(dataset))
-    if labels is not None:  # deal the shuffled samples class by class, so that every prefix is balanced
-        place = np.empty(len(dataset), dtype=np.int64)
-        for label in np.unique(labels):
-            mine = order[labels[order] == label]
-            place[mine] = np.arange(len(mine))
-        order = order[np.argsort(place[order], kind="stable")]
-    size = max(1, round(plan.public * len(dataset)))
-    if size + plan.scoring >= len(dataset):
-        raise InvalidInput(
-            f"{method.title} wants {size} public and {plan.scoring} scoring samples; there are {len(dataset)} in all"
-        )
-    public, scoring = np.sort(order[:size]), np.sort(order[size : size + plan.scoring])
-    return public, scoring, np.sort(order[size + plan.scoring :])
-
-
 def _say_what_is_missing(partition: Partition, dataset: Dataset) -> None:
     """Warn of classes that are tested but that nobody trains on."""
     if dataset.classes is None:
@@ -244,34 +222,12 @@ def _say_what_is_missing(partition: Partition, dataset: Dataset) -> None:
         warnings.warn(f"no client holds class {names}, which {dataset.name} is tested on", stacklevel=3)
 
 
-def _with_client(partition: Partition, rows: NDArray[np.int64]) -> Partition:
-    """The partition with one more client."""
-    names = None if partition.names is None else np.append(partition.names, "public")
-    return replace(
-        partition,
-        indices=np.concatenate([partition.indices, rows]),
-        offsets=np.append(partition.offsets, partition.offsets[-1] + len(rows)),
-        names=names,
-    )
-
-
 def _on(tensor: Tensor, device: str) -> Tensor:
     try:
         return tensor.to(torch.device(device))
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput(f"device = {device!r} cannot be used here ({reason}); cpu always can") from None
-
-
-def _subset(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
-    index = torch.from_numpy(rows)
-    return replace(
-        dataset,
-        x=dataset.x[index],
-        y=dataset.y[index],
-        client=None if dataset.client is None else dataset.client[rows],
-        strata=None if dataset.strata is None else dataset.strata[rows],
-    )
 
 
 # --- running ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from undrift.core.errors import InvalidInput
-from undrift.data.partition import Partition, heterogeneity
+from undrift.data import Partition, heterogeneity
 from undrift.experiment import SECTIONS, components
 from undrift.history import History
 from undrift.ledger import Ledger, Run

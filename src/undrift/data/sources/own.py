@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from undrift.core.settings import at_least
 from undrift.data.dataset import Dataset
-from undrift.data.source import Fraction, Source
+from undrift.data.sources.base import Fraction, Source
 
 
 class _Own(Source):

@@ -1,7 +1,7 @@
-"""Files of published data sets on disk: what belongs where, is it complete and unchanged, fetch it, keep it decoded.
+"""Files of published data sets on disk: what belongs where, is it complete and unchanged, fetch it.
 
-Knows nothing of what is in the files. Nothing is ever half-written: downloads go to ``.part`` files, decoded caches to
-a temporary folder, and both move into place in one step.
+Knows nothing of what is in the files. Nothing is ever half-written: downloads go to ``.part`` files, archives are
+unpacked into a temporary folder, and both move into place in one step.
 """
 
 from __future__ import annotations
@@ -22,17 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from undrift.core.errors import InvalidInput
-from undrift.data.dataset import Augmentation, Dataset
 
 CACHE = ".undrift"  # below the data root: decoded data sets and remembered checksums
-VERSION = 1  # of the decoded form: raise it when a reader changes what it makes
 CHUNK = 1 << 20
 
-Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
+OnDownload = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Release:
     """One form in which a data set is published: the files a reader needs, and the archives they come in."""
 
     name: str
@@ -113,10 +108,10 @@ class Checksums:
         return state
 
 
-def verify(layout: Layout, root: Path) -> None:
+def verify(release: Release, root: Path) -> None:
     """Refuse a file that is not the published one."""
     checksums = Checksums(root)
-    for file in layout.files:
+    for file in release.files:
         if checksums.check(file, root) == "wrong":
             raise InvalidInput(
                 f"{file.at(root)}: its checksum is not {file.digest} as published: it is cut short, damaged or another "
@@ -124,36 +119,36 @@ def verify(layout: Layout, root: Path) -> None:
             )
 
 
-def fetch(name: str, layout: Layout, root: Path, progress: Progress | None = None) -> None:
+def fetch(name: str, release: Release, root: Path, progress: OnDownload | None = None) -> None:
     """Download what is missing, check it, unpack it."""
-    if not layout.missing(root):
+    if not release.missing(root):
         return
-    parts = layout.archives or layout.files
+    parts = release.archives or release.files
     for file in parts:
         if not file.url:
-            raise InvalidInput(f"{name}: it cannot be downloaded automatically; {_by_hand(layout, root)}")
+            raise InvalidInput(f"{name}: it cannot be downloaded automatically; {_by_hand(release, root)}")
         if not (root / file.path).exists():
-            _download(name, file, layout, root, progress)
-    for archive in layout.archives:
+            _download(name, file, release, root, progress)
+    for archive in release.archives:
         if Checksums(root).check(archive, root) == "wrong":
             raise InvalidInput(f"{root / archive.path}: its checksum is not {archive.digest} as published: delete it")
-        _unpack(root / archive.path, root / layout.into)
-    missing = layout.missing(root)
+        _unpack(root / archive.path, root / release.into)
+    missing = release.missing(root)
     if missing:
         raise InvalidInput(f"{name}: after unpacking, {root / missing[0]} is still missing")
 
 
-def _by_hand(layout: Layout, root: Path) -> str:
+def _by_hand(release: Release, root: Path) -> str:
     """Which files to put where, for a machine without internet."""
-    if layout.archives:
-        names = ", ".join(f"{a.url or a.path} as {root / a.path}" for a in layout.archives)
-        return f"put {names} and run the fetch again, or unpack it so that {root / layout.files[0].path} exists"
+    if release.archives:
+        names = ", ".join(f"{a.url or a.path} as {root / a.path}" for a in release.archives)
+        return f"put {names} and run the fetch again, or unpack it so that {root / release.files[0].path} exists"
     return "put there by hand: " + ", ".join(
-        f"{root / f.path}" + (f" (from {f.url})" if f.url else "") for f in layout.files
+        f"{root / f.path}" + (f" (from {f.url})" if f.url else "") for f in release.files
     )
 
 
-def _download(name: str, file: File, layout: Layout, root: Path, progress: Progress | None) -> None:
+def _download(name: str, file: File, release: Release, root: Path, progress: OnDownload | None) -> None:
     target = root / file.path
     part = target.with_name(target.name + ".part")
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -176,10 +171,10 @@ def _download(name: str, file: File, layout: Layout, root: Path, progress: Progr
     except urllib.error.HTTPError as error:
         error.close()
         if error.code != 416:  # 416: the part is already complete
-            raise InvalidInput(f"{name}: {file.url} answers {error.code}; {_by_hand(layout, root)}") from None
+            raise InvalidInput(f"{name}: {file.url} answers {error.code}; {_by_hand(release, root)}") from None
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         reason = getattr(error, "reason", error)
-        raise InvalidInput(f"{name}: {file.url} cannot be reached ({reason}); {_by_hand(layout, root)}") from None
+        raise InvalidInput(f"{name}: {file.url} cannot be reached ({reason}); {_by_hand(release, root)}") from None
     else:
         if total is not None and done < total:
             raise InvalidInput(
@@ -216,71 +211,3 @@ def _unpack(archive: Path, folder: Path) -> None:
             if target.is_dir():
                 shutil.rmtree(target)
             os.replace(entry, target)
-
-
-# --- decoded caches ---------------------------------------------------------------------------------------------------
-
-ARRAYS = ("x", "y", "x_test", "y_test", "client", "client_test", "strata", "strata_test")
-
-
-def cached(root: Path, key: str, augment: Augmentation | None, make: Callable[[], Dataset]) -> Dataset:
-    """The decoded data set as memory-mapped arrays, made on first use.
-
-    All processes that load the same data share its pages. Where the data root cannot be written, it is made in memory.
-    """
-    folder = root / CACHE / key
-    found = _open(folder, augment)
-    if found is not None:
-        return found
-    made = make()
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".decode-"))
-    except OSError:
-        return made
-    try:
-        for name in ARRAYS:
-            value = getattr(made, name)
-            if value is not None:
-                _save(scratch / f"{name}.npy", value.numpy() if isinstance(value, torch.Tensor) else value)
-        about = {"name": made.name, "classes": made.classes, "class_names": made.class_names}
-        atomic_write(scratch / "about.json", json.dumps({**about, "content": made.content}))
-        if folder.exists():  # incomplete or from an interrupted clean-up
-            shutil.rmtree(folder)
-        os.replace(scratch, folder)
-    except OSError:  # full disk, or another process was faster
-        shutil.rmtree(scratch, ignore_errors=True)
-    return _open(folder, augment) or made
-
-
-def _save(path: Path, values: np.ndarray[Any, Any]) -> None:
-    with path.open("wb") as file:
-        np.save(file, values, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _open(folder: Path, augment: Augmentation | None) -> Dataset | None:
-    try:
-        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-        # "c": pages are shared until written to, and nobody writes; torch wants writable memory
-        arrays = {n: np.load(folder / f"{n}.npy", mmap_mode="c") for n in ARRAYS if (folder / f"{n}.npy").exists()}
-        values: dict[str, Any] = {
-            n: torch.from_numpy(a) if n in ARRAYS[:4] else np.asarray(a) for n, a in arrays.items()
-        }
-        names = tuple(about["class_names"])
-        made = Dataset(about["name"], classes=about["classes"], class_names=names, augment=augment, **values)
-        made.__dict__["content"] = about["content"]  # known, so the data need not be read to know it again
-    except (OSError, ValueError, KeyError):
-        return None  # not there, or not complete: it will be made again
-    return made
-
-
-def cache_key(name: str, settings: dict[str, Any], layout: Layout, root: Path) -> str:
-    """Changes with the options, with the files and with the readers."""
-    marks = []
-    for file in layout.files:
-        stat = file.at(root).stat()
-        marks.append([file.path, stat.st_size, stat.st_mtime_ns])
-    text = json.dumps([VERSION, name, settings, layout.name, marks], sort_keys=True)
-    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
