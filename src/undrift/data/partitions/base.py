@@ -81,6 +81,9 @@ class Partitioner(Settings):
     name: ClassVar[str]
     paper: ClassVar[str] = ""
     natural: ClassVar[bool] = False  # the data set itself says who the clients are; ``clients`` may be left out
+    newer: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # settings that recorded fingerprints do not know: left out by default
 
     def split(
         self, data: Dataset | NDArray[Any], clients: int | None, seed: int, *, whole: int | None = None
@@ -95,12 +98,17 @@ class Partitioner(Settings):
             raise division.infeasible(f"client {int(empty[0])} would hold no samples")
         description = {
             "partitioner": self.name,
-            "settings": {k: list(v) if isinstance(v, tuple) else v for k, v in self.values().items()},
+            "settings": self.described(),
             "clients": division.clients,
             "seed": seed,
             **division.notes,
         }
         return Partition(indices, offsets, description, division.names)
+
+    def described(self) -> dict[str, Any]:
+        """The settings as the fingerprint sees them."""
+        quiet = {s.name for s in self.settings() if s.name in self.newer and getattr(self, s.name) == s.default}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.values().items() if k not in quiet}
 
     def assign(self, p: Division) -> tuple[Ints, Ints]:
         raise NotImplementedError

@@ -121,6 +121,10 @@ def client_sizes(p: Division, samples: int | None, limit: int | None = None) -> 
     """Samples per client: as asked, or all data split evenly. ``limit`` is for draws that may share samples."""
     if samples is None:
         return p.equalclient_sizes() if limit is None else np.full(p.clients, p.samples // p.clients)
-    if samples > p.samples or (limit is None and samples * p.clients > p.samples):
-        raise p.infeasible(f"samples = {samples} for each of {p.clients} clients, but the data set has {p.samples}")
+    each = 1 if limit is not None else p.clients
+    if samples * each > p.whole:
+        raise p.infeasible(f"samples = {samples} for each of {p.clients} clients, but the data set has {p.whole}")
+    if samples * each > p.samples:  # public rows were set apart: everybody gives the same share of theirs
+        samples = samples * p.samples // p.whole
+        p.notes["samples"] = samples
     return np.full(p.clients, samples)
