@@ -24,7 +24,7 @@ from undrift.core.federation import Federation, build
 from undrift.core.loop import Loop, Memory, Round, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.training import Training
-from undrift.ledger import Entry
+from undrift.ledger.store import Entry
 from undrift.models import LOSSES, spec
 
 RESULTS = Path(__file__).parent / "results"

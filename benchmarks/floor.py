@@ -26,7 +26,7 @@ from common import Player, entry, federation, interleave, machine, ratios, write
 
 from undrift.core.federation import Federation
 from undrift.core.training import Training
-from undrift.ledger import Ledger, LedgerKeep
+from undrift.ledger.store import Ledger, LedgerKeep
 from undrift.runtimes.processes import Processes
 from undrift.runtimes.serial import Serial
 

@@ -29,7 +29,7 @@ from undrift.core.loop import Loop, Memory
 from undrift.core.reduce import Block
 from undrift.core.runtime import Runtime, Task
 from undrift.core.training import Training
-from undrift.ledger import Ledger, LedgerKeep
+from undrift.ledger.store import Ledger, LedgerKeep
 from undrift.runtimes.processes import Processes
 from undrift.runtimes.serial import Serial
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from undrift.algorithms import algorithms
-from undrift.history import History
-from undrift.ledger import Ledger
+from undrift.ledger.history import History
+from undrift.ledger.store import Ledger
 
 DOCS = Path(__file__).parent
 LEDGER = DOCS.parent / "runs" / "pages.sqlite"

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from undrift.history import History
-from undrift.ledger import Entry, Ledger, Run
+from undrift.ledger.history import History
+from undrift.ledger.store import Entry, Ledger, Run
 
 TITLES = {"fedavg": "FedAvg", "fedtrip": "FedTrip", "scaffold": "SCAFFOLD"}
 

@@ -8,10 +8,10 @@ from undrift.core.local import Batch, Local
 from undrift.core.records import Each, Had, Mean, Message, Scalar, State, Sum, Upload, Vector
 from undrift.core.training import Training
 from undrift.data import Dataset
-from undrift.experiment import Experiment
-from undrift.history import History
-from undrift.ledger import Ledger
-from undrift.runner import Result, run
+from undrift.experiment.description import Experiment
+from undrift.experiment.execute import Result, run
+from undrift.ledger.history import History
+from undrift.ledger.store import Ledger
 
 __all__ = [
     "Algorithm",

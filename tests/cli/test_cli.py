@@ -14,8 +14,8 @@ import pytest
 
 from undrift import cli
 from undrift.cli.common import show_warnings
-from undrift.history import History
-from undrift.ledger import Ledger
+from undrift.ledger.history import History
+from undrift.ledger.store import Ledger
 
 SMALL = ["--clients", "6", "--participate", "3", "--rounds", "3", "--runtime", "serial"]
 

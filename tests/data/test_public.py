@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from undrift.core.errors import InvalidInput
-from undrift.experiment import Experiment
-from undrift.runner import Setting, prepare_experiment
+from undrift.experiment.description import Experiment
+from undrift.experiment.prepare import Setting, prepare_experiment
 
 DIGITS = 1438  # samples to train on
 

@@ -19,8 +19,8 @@ from ledgers import add_run, histories
 from undrift import cli
 from undrift.core.errors import InvalidInput
 from undrift.data import PARTITIONERS
-from undrift.experiment import Experiment
-from undrift.ledger import Ledger
+from undrift.experiment.description import Experiment
+from undrift.ledger.store import Ledger
 from undrift.report import plots
 from undrift.report.content import command, content
 from undrift.report.export import export
@@ -109,8 +109,8 @@ def test_only_the_scripts_of_the_page_are_allowed(two: Ledger, tmp_path: Path) -
 
 
 def test_content_at_every_target_is_what_compare_says(two: Ledger) -> None:
+    from undrift.analysis.comparison import comparison
     from undrift.report import table
-    from undrift.report.verdict import comparison
 
     verdict = content(two, two.runs())["verdict"]
     for at in verdict["targets"][::7]:
@@ -248,8 +248,8 @@ def test_smoothing_changes_nothing_at_factor_0_and_keeps_gaps() -> None:
 
 
 def test_features_of_the_global_and_a_clients_model(tmp_path: Path) -> None:
+    from undrift.experiment.execute import start_experiment
     from undrift.report.features import features, tsne
-    from undrift.runner import start_experiment
 
     experiment = Experiment.build({"clients": 5, "rounds": 2, "runtime": "serial"})
     with Ledger(tmp_path / "ledger.sqlite", create=True) as book:

@@ -19,7 +19,7 @@ from undrift.cli.showing import print_json
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import Setting
 from undrift.data import Heterogeneity, data_root, heterogeneity, sources
-from undrift.experiment import Experiment
+from undrift.experiment.description import Experiment
 from undrift.models import catalogue
 
 LEGEND = (

@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape
 
 from undrift import algorithms
+from undrift.analysis.comparison import comparison
 from undrift.cli.common import (
     DEFAULT_LEDGER,
     JsonOption,
@@ -31,14 +32,14 @@ from undrift.cli.flags import ExperimentCommand, as_changes, given, parse_seeds
 from undrift.cli.showing import announce, print_json
 from undrift.core.errors import InvalidInput
 from undrift.data import data_root
-from undrift.evaluate import TEST
-from undrift.experiment import Experiment, merge, parse_method, read_toml
-from undrift.history import History
-from undrift.ledger import Ledger, Run
+from undrift.experiment.description import Experiment, merge, parse_method, read_toml
+from undrift.experiment.evaluate import TEST
+from undrift.experiment.execute import Result, Watcher, refuse, resume_experiment, start_experiment
+from undrift.experiment.prepare import completed
+from undrift.ledger.history import History
+from undrift.ledger.store import Ledger, Run
+from undrift.ledger.track import tracking
 from undrift.report.table import cells, headers, render, sentences
-from undrift.report.verdict import comparison
-from undrift.runner import Result, Watcher, completed, refuse, resume_experiment, start_experiment
-from undrift.track import tracking
 
 ExperimentArgument = Annotated[
     Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="A description; flags go on top of it.")

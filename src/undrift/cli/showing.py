@@ -13,9 +13,9 @@ from rich.table import Table
 
 from undrift.cli.common import DEFAULT_LEDGER, JsonOption, LedgerOption, console, open_ledger, say
 from undrift.cli.display import count, size
-from undrift.history import History
-from undrift.ledger import Ledger, Run
-from undrift.runner import Result
+from undrift.experiment.execute import Result
+from undrift.ledger.history import History
+from undrift.ledger.store import Ledger, Run
 
 
 def register(app: typer.Typer) -> None:

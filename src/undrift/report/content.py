@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from undrift.analysis.comparison import Comparer, Comparison
+from undrift.analysis.groups import grouped
 from undrift.core.errors import InvalidInput
 from undrift.data import Partition, heterogeneity
-from undrift.experiment import SECTIONS, components
-from undrift.history import History
-from undrift.ledger import Ledger, Run
+from undrift.experiment.description import SECTIONS, components
+from undrift.ledger.history import History
+from undrift.ledger.store import Ledger, Run
 from undrift.report import table, words
-from undrift.report.groups import grouped
-from undrift.report.verdict import Comparer, Comparison
 
 SHOWN_CLIENTS = 100  # columns of a partition picture, and points of a fairness strip
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from undrift.core.errors import InvalidInput
-from undrift.history import History
+from undrift.ledger.history import History
 from undrift.report.files import refuse_existing, written
 
 FORMATS = ("csv", "parquet", "json")

@@ -19,10 +19,10 @@ from undrift.core import rng
 from undrift.core.client import one_thread
 from undrift.core.errors import InvalidInput, no_features
 from undrift.core.vector import Buffers
-from undrift.experiment import Experiment
-from undrift.ledger import Ledger, Run
+from undrift.experiment.description import Experiment
+from undrift.experiment.prepare import Setting, prepare_experiment
+from undrift.ledger.store import Ledger, Run
 from undrift.report.plots import drawing
-from undrift.runner import Setting, prepare_experiment
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from undrift.analysis.comparison import comparison
+from undrift.analysis.groups import Group, grouped
 from undrift.core.errors import InvalidInput
 from undrift.data import Partition
-from undrift.history import History
+from undrift.ledger.history import History
 from undrift.report import words
 from undrift.report.files import written
-from undrift.report.groups import Group, grouped
-from undrift.report.verdict import comparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
+from undrift.analysis.comparison import Comparison, Cost, Figure, Row
 from undrift.report import words
-from undrift.report.verdict import Comparison, Cost, Figure, Row
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from undrift.analysis.comparison import Comparer, Figure
+from undrift.analysis.groups import grouped
 from undrift.core import rng
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import Setting
-from undrift.experiment import SECTIONS, components, merge
-from undrift.history import History
-from undrift.jobs import Job, Tell, work_off
-from undrift.ledger import Ledger
+from undrift.experiment.description import SECTIONS, components, merge
+from undrift.ledger.history import History
+from undrift.ledger.store import Ledger
 from undrift.report import words
-from undrift.report.groups import grouped
-from undrift.report.verdict import Comparer, Figure
+from undrift.studies.jobs import Job, Tell, work_off
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from undrift.evaluate import TEST
-from undrift.ledger import Ledger, Run
+from undrift.experiment.evaluate import TEST
+from undrift.ledger.store import Ledger, Run
 
 COSTS = ("rounds", "bytes_up", "bytes_down", "macs", "seconds")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from undrift.core.errors import InvalidInput, unknown
-from undrift.ledger import Entry, Ledger, Run
+from undrift.ledger.store import Entry, Ledger, Run
 
 KINDS = ("tensorboard", "mlflow")
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from undrift.advise import Budget, Pilot, Standing, _survivors, advise, conclusion
+from undrift.analysis.comparison import Figure
 from undrift.core.errors import InvalidInput
-from undrift.jobs import Done, Job, work_off
-from undrift.ledger import Ledger
-from undrift.report.verdict import Figure
-from undrift.sweep import Outcome, Score, Sweep, heat, heat_map, parse_over, run_sweep, table
+from undrift.ledger.store import Ledger
+from undrift.studies.advise import Budget, Pilot, Standing, _survivors, advise, conclusion
+from undrift.studies.jobs import Done, Job, work_off
+from undrift.studies.sweep import Outcome, Score, Sweep, heat, heat_map, parse_over, run_sweep, table
 
 BASE: dict[str, Any] = {"clients": 5, "participate": 2, "rounds": 2, "partition": {"name": "iid"}}
 

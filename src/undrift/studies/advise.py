@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from undrift import algorithms
+from undrift.analysis.comparison import Figure, Interval, paired_difference
 from undrift.core.errors import InvalidInput
 from undrift.core.settings import at_least
-from undrift.history import History
-from undrift.jobs import Job, Tell, work_off
-from undrift.ledger import Ledger
+from undrift.ledger.history import History
+from undrift.ledger.store import Ledger
 from undrift.report import words
-from undrift.report.verdict import Figure, Interval, paired_difference
+from undrift.studies.jobs import Job, Tell, work_off
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import platform
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,30 +11,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from undrift import algorithms
 from undrift.core.client import Method
 from undrift.core.cost import Spent
 from undrift.core.errors import InvalidInput, unknown
-from undrift.core.federation import Federation, ModelLike, build
+from undrift.core.federation import ModelLike, build
 from undrift.core.loop import Loop, Memory, Round, Snapshot, fit
 from undrift.core.runtime import Runtime
 from undrift.core.training import Training
 from undrift.core.vector import Buffers
-from undrift.data import PARTITIONERS, SOURCES, Dataset, Partition, Partitioner, data_root, load
-from undrift.data.public import Holder, divide
-from undrift.data.skew import FeatureSkew
-from undrift.evaluate import Evaluation, Evaluator
-from undrift.experiment import Experiment, Plan, label_of
-from undrift.history import History
-from undrift.ledger import Entry, Ledger, LedgerKeep, Run
+from undrift.data import PARTITIONERS, SOURCES, Dataset, Partitioner, data_root, load
+from undrift.experiment.description import Experiment, Plan, label_of
+from undrift.experiment.evaluate import Evaluation
+from undrift.experiment.prepare import Loss, Setting, completed, prepare, prepare_experiment
+from undrift.ledger.history import History
+from undrift.ledger.store import Entry, Ledger, LedgerKeep, Run
 from undrift.models import LOSSES, ModelSpec, default_model, spec
 from undrift.runtimes import create as create_runtime
-
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -60,52 +54,6 @@ Watcher = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A method's whole setting, ready to run: clients, data, evaluation."""
-
-    method: Method
-    federation: Federation
-    partition: Partition
-    dataset: Dataset
-    evaluator: Evaluator
-    participate: int
-    plan: Plan
-
-    def facts(self) -> dict[str, Any]:
-        """What the ledger stores beside the description: fingerprints, sizes, versions."""
-        start, _ = self.federation.start()
-        profile = self.federation.profile
-        facts: dict[str, Any] = {
-            "label": label_of(self.method),
-            "data": self.dataset.name,
-            "data_fingerprint": self.dataset.fingerprint,
-            "partition_fingerprint": self.partition.fingerprint,
-            "start_fingerprint": hashlib.sha256(start.cpu().numpy().tobytes()).hexdigest()[:16],
-            "parameters": self.federation.layout.size,
-            "macs_forward": profile.forward,
-            "macs_gradient": profile.gradient,
-            "clients": len(self.partition),
-            "participate": self.participate,
-            "training": self.federation.training.values(),
-            "samples": [
-                int(self.partition.sizes.min()),
-                int(np.median(self.partition.sizes)),
-                int(self.partition.sizes.max()),
-            ],
-            "versions": {
-                "undrift": _version(),
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
-        }
-        labels = self.dataset.labels
-        if labels is not None and len(self.partition) <= 500:
-            facts["histogram"] = self.partition.histogram(labels, int(labels.max()) + 1).tolist()
-        return facts
-
-
-@dataclass(frozen=True)
 class Result:
     """A finished (or stopped) run: its history, and the model it ended with."""
 
@@ -126,111 +74,6 @@ class Result:
     def reached(self, target: float) -> Any:
         """Rounds, bytes, MACs and seconds to a target accuracy; None if it was not reached."""
         return self.history.reached(target)
-
-
-# --- settings ---------------------------------------------------------------------------------------------------------
-
-
-def prepare(
-    method: Method,
-    dataset: Dataset,
-    partitioner: Partitioner,
-    model: ModelLike,
-    loss: Loss,
-    training: Training,
-    plan: Plan,
-    skew: FeatureSkew | None = None,
-) -> Setting:
-    """Divide the data, build the model from the seed, and check that everything fits."""
-    clients = plan.clients or (None if partitioner.natural else 10)
-    holder: Holder = "server" if method.needs_public else plan.others_public
-    divided = divide(
-        dataset,
-        partitioner,
-        clients,
-        plan.seed,
-        holder=holder,
-        share=plan.public,
-        scoring=plan.scoring,
-        who=method.title,
-    )
-    partition, parts = divided.partition, divided.tests
-    names = None if partition.names is None else tuple(str(name) for name in partition.names)
-    _say_what_is_missing(partition, dataset)
-    if skew is not None:
-        dataset = skew.apply(dataset, partition, plan.seed)
-    x, y = (_on(tensor, plan.device) for tensor in (dataset.x, dataset.y))
-    federation = Federation(
-        module=build(model, plan.seed).to(plan.device),
-        loss=loss,
-        x=x,
-        y=y,
-        indices=partition.indices,
-        offsets=partition.offsets,
-        training=training,
-        seed=plan.seed,
-        names=names,
-        augment=dataset.augment,
-        public=divided.public,
-        scoring=divided.scoring,
-    )
-    if plan.participate and plan.participate > len(partition):
-        raise InvalidInput(f"participate = {plan.participate} is more than the {len(partition)} clients there are")
-    own = None if parts is None else (parts.indices, parts.offsets)
-    x_test, y_test = (_on(tensor, plan.device) for tensor in (dataset.x_test, dataset.y_test))
-    evaluator = Evaluator(federation, x_test, y_test, dataset.classes, own)
-    if method.pools_data:
-        federation = federation.pooled()
-    participate = 1 if method.pools_data else plan.participate or len(partition)
-    return Setting(method, federation, partition, dataset, evaluator, participate, plan)
-
-
-def completed(experiment: Experiment, dataset: Dataset) -> Experiment:
-    """The experiment with a model that suits the data, where it names none."""
-    return replace(experiment, model=experiment.model or spec(default_model(dataset)))
-
-
-def prepare_experiment(
-    experiment: Experiment, root: str | Path | None = None, dataset: Dataset | None = None
-) -> Setting:
-    """The setting that an experiment describes."""
-    if dataset is None:
-        dataset = experiment.data.load(data_root(root))
-    shape, classes = dataset.shape, dataset.classes or 1
-    model = completed(experiment, dataset).model
-    assert model is not None
-    return prepare(
-        experiment.algorithm,
-        dataset,
-        experiment.partition,
-        lambda: model.build(shape, classes),
-        LOSSES[model.loss],
-        experiment.train,
-        experiment.plan,
-        experiment.skew,
-    )
-
-
-def _say_what_is_missing(partition: Partition, dataset: Dataset) -> None:
-    """Warn of classes that are tested but that nobody trains on."""
-    if dataset.classes is None:
-        return
-    trained = np.unique(dataset.y.numpy()[partition.indices])
-    missing = np.setdiff1d(np.unique(dataset.y_test.numpy()), trained).tolist()
-    if missing:
-        names = ", ".join(str(dataset.class_names[c]) if dataset.class_names else str(c) for c in missing)
-        warnings.warn(f"no client holds class {names}, which {dataset.name} is tested on", stacklevel=3)
-
-
-def _on(tensor: Tensor, device: str) -> Tensor:
-    try:
-        return tensor.to(torch.device(device))
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInput(f"device = {device!r} cannot be used here ({reason}); cpu always can") from None
-
-
-# --- running ----------------------------------------------------------------------------------------------------------
 
 
 def execute(
@@ -504,12 +347,3 @@ def resume_experiment(
     if rounds is not None:
         run = ledger.set_rounds(run, rounds)
     return execute(setting, ledger=ledger, run=run, watch=watch)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("undrift")
-    except PackageNotFoundError:
-        return "unknown"

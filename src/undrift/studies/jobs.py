@@ -20,9 +20,10 @@ import torch
 
 from undrift.core.errors import InvalidInput
 from undrift.data import Dataset, data_root
-from undrift.experiment import Experiment
-from undrift.ledger import Ledger, Run
-from undrift.runner import completed, resume_experiment, start_experiment
+from undrift.experiment.description import Experiment
+from undrift.experiment.execute import resume_experiment, start_experiment
+from undrift.experiment.prepare import completed
+from undrift.ledger.store import Ledger, Run
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from undrift.history import COSTS, History
+from undrift.ledger.history import COSTS, History
 
 Floats = NDArray[np.float64]
 

@@ -11,8 +11,8 @@ import pytest
 
 from ledgers import add_run, entry
 from undrift.core.errors import InvalidInput
-from undrift.ledger import Ledger, Run
-from undrift.track import scalars, tracker, tracking
+from undrift.ledger.store import Ledger, Run
+from undrift.ledger.track import scalars, tracker, tracking
 
 
 @pytest.fixture

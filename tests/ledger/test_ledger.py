@@ -14,7 +14,7 @@ import pytest
 
 import undrift
 from undrift import InvalidInput, Ledger
-from undrift.ledger import Entry
+from undrift.ledger.store import Entry
 
 ROUNDS = 8
 
@@ -23,7 +23,7 @@ ROUNDS = 8
 CHILD = """
 import os, signal, sys
 import undrift
-from undrift.ledger import Ledger
+from undrift.ledger.store import Ledger
 path, method, runtime, deadly, resume = sys.argv[1:6]
 if deadly != "0":
     insert = Ledger._insert

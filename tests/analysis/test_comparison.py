@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ledgers import add_run, histories
+from undrift.analysis.comparison import comparison, paired_difference
 from undrift.core.errors import InvalidInput
-from undrift.history import History
-from undrift.ledger import Ledger
+from undrift.ledger.history import History
+from undrift.ledger.store import Ledger
 from undrift.report import table
-from undrift.report.verdict import comparison, paired_difference
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from undrift.analysis.groups import Floats, Group, grouped, restricted
 from undrift.core import rng
 from undrift.core.errors import InvalidInput
-from undrift.history import COSTS, History
+from undrift.ledger.history import COSTS, History
 from undrift.report import words
-from undrift.report.groups import Floats, Group, grouped, restricted
 
 DRAWS = 1000
 ENOUGH = 3  # pairs of seeds below which no difference is called clear

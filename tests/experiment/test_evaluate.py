@@ -73,8 +73,8 @@ def test_a_model_for_other_inputs_is_refused() -> None:
 
 
 def test_feature_skew_changes_the_training_inputs_and_not_the_test_set() -> None:
-    from undrift.experiment import Experiment
-    from undrift.runner import prepare_experiment
+    from undrift.experiment.description import Experiment
+    from undrift.experiment.prepare import prepare_experiment
 
     plain, skewed = (
         prepare_experiment(Experiment.build({"clients": 5, "skew": skew}))

@@ -1,0 +1,174 @@
+"""From a description, or a user's own model and data, to a setting that is ready to run."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from undrift.core.client import Method
+from undrift.core.errors import InvalidInput
+from undrift.core.federation import Federation, ModelLike, build
+from undrift.core.training import Training
+from undrift.data import Dataset, Partition, Partitioner, data_root
+from undrift.data.public import Holder, divide
+from undrift.data.skew import FeatureSkew
+from undrift.experiment.description import Experiment, Plan, label_of
+from undrift.experiment.evaluate import Evaluator
+from undrift.models import LOSSES, default_model, spec
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A method's whole setting, ready to run: clients, data, evaluation."""
+
+    method: Method
+    federation: Federation
+    partition: Partition
+    dataset: Dataset
+    evaluator: Evaluator
+    participate: int
+    plan: Plan
+
+    def facts(self) -> dict[str, Any]:
+        """What the ledger stores beside the description: fingerprints, sizes, versions."""
+        start, _ = self.federation.start()
+        profile = self.federation.profile
+        facts: dict[str, Any] = {
+            "label": label_of(self.method),
+            "data": self.dataset.name,
+            "data_fingerprint": self.dataset.fingerprint,
+            "partition_fingerprint": self.partition.fingerprint,
+            "start_fingerprint": hashlib.sha256(start.cpu().numpy().tobytes()).hexdigest()[:16],
+            "parameters": self.federation.layout.size,
+            "macs_forward": profile.forward,
+            "macs_gradient": profile.gradient,
+            "clients": len(self.partition),
+            "participate": self.participate,
+            "training": self.federation.training.values(),
+            "samples": [
+                int(self.partition.sizes.min()),
+                int(np.median(self.partition.sizes)),
+                int(self.partition.sizes.max()),
+            ],
+            "versions": {
+                "undrift": _version(),
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+        }
+        labels = self.dataset.labels
+        if labels is not None and len(self.partition) <= 500:
+            facts["histogram"] = self.partition.histogram(labels, int(labels.max()) + 1).tolist()
+        return facts
+
+
+def prepare(
+    method: Method,
+    dataset: Dataset,
+    partitioner: Partitioner,
+    model: ModelLike,
+    loss: Loss,
+    training: Training,
+    plan: Plan,
+    skew: FeatureSkew | None = None,
+) -> Setting:
+    """Divide the data, build the model from the seed, and check that everything fits."""
+    clients = plan.clients or (None if partitioner.natural else 10)
+    holder: Holder = "server" if method.needs_public else plan.others_public
+    public: dict[str, Any] = {"holder": holder, "share": plan.public, "scoring": plan.scoring, "who": method.title}
+    divided = divide(dataset, partitioner, clients, plan.seed, **public)
+    partition, parts = divided.partition, divided.tests
+    names = None if partition.names is None else tuple(str(name) for name in partition.names)
+    _say_what_is_missing(partition, dataset)
+    if skew is not None:
+        dataset = skew.apply(dataset, partition, plan.seed)
+    x, y = (_on(tensor, plan.device) for tensor in (dataset.x, dataset.y))
+    federation = Federation(
+        module=build(model, plan.seed).to(plan.device),
+        loss=loss,
+        x=x,
+        y=y,
+        indices=partition.indices,
+        offsets=partition.offsets,
+        training=training,
+        seed=plan.seed,
+        names=names,
+        augment=dataset.augment,
+        public=divided.public,
+        scoring=divided.scoring,
+    )
+    if plan.participate and plan.participate > len(partition):
+        raise InvalidInput(f"participate = {plan.participate} is more than the {len(partition)} clients there are")
+    own = None if parts is None else (parts.indices, parts.offsets)
+    x_test, y_test = (_on(tensor, plan.device) for tensor in (dataset.x_test, dataset.y_test))
+    evaluator = Evaluator(federation, x_test, y_test, dataset.classes, own)
+    if method.pools_data:
+        federation = federation.pooled()
+    participate = 1 if method.pools_data else plan.participate or len(partition)
+    return Setting(method, federation, partition, dataset, evaluator, participate, plan)
+
+
+def completed(experiment: Experiment, dataset: Dataset) -> Experiment:
+    """The experiment with a model that suits the data, where it names none."""
+    return replace(experiment, model=experiment.model or spec(default_model(dataset)))
+
+
+def prepare_experiment(
+    experiment: Experiment, root: str | Path | None = None, dataset: Dataset | None = None
+) -> Setting:
+    """The setting that an experiment describes."""
+    if dataset is None:
+        dataset = experiment.data.load(data_root(root))
+    shape, classes = dataset.shape, dataset.classes or 1
+    model = completed(experiment, dataset).model
+    assert model is not None
+    return prepare(
+        experiment.algorithm,
+        dataset,
+        experiment.partition,
+        lambda: model.build(shape, classes),
+        LOSSES[model.loss],
+        experiment.train,
+        experiment.plan,
+        experiment.skew,
+    )
+
+
+def _say_what_is_missing(partition: Partition, dataset: Dataset) -> None:
+    """Warn of classes that are tested but that nobody trains on."""
+    if dataset.classes is None:
+        return
+    trained = np.unique(dataset.y.numpy()[partition.indices])
+    missing = np.setdiff1d(np.unique(dataset.y_test.numpy()), trained).tolist()
+    if missing:
+        names = ", ".join(str(dataset.class_names[c]) if dataset.class_names else str(c) for c in missing)
+        warnings.warn(f"no client holds class {names}, which {dataset.name} is tested on", stacklevel=3)
+
+
+def _on(tensor: Tensor, device: str) -> Tensor:
+    try:
+        return tensor.to(torch.device(device))
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(f"device = {device!r} cannot be used here ({reason}); cpu always can") from None
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("undrift")
+    except PackageNotFoundError:
+        return "unknown"
