@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,10 @@ from torch import Tensor
 
 from undrift.core import rng
 from undrift.core.errors import InvalidInput
+from undrift.data.gaps import fill
+
+Missing = Literal["refuse", "median", "mean"]  # what becomes of missing values
+MOST_CLASSES = 1000  # more than that need at least half as many samples
 
 
 class InvalidFile:
@@ -72,26 +76,35 @@ def fields(
     standardise: bool = False,
     test_fraction: float = 0.2,
     seed: int = 0,
+    missing: Missing = "refuse",
     first_row: int = 0,
+    names: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Check, number the labels, hold out a test part, standardise; ``first_row`` is how the user counts rows."""
+    """Check, number the labels, hold out a test part, fill gaps, standardise.
+
+    ``first_row`` is how the user counts rows, ``names`` what the columns are called.
+    """
     for part in (train, test):
         if part is not None:
-            _check(part, first_row)
-    names: tuple[str, ...] = ()
+            _check(part, first_row, gaps=missing != "refuse")
+    classes_named: tuple[str, ...] = ()
     y = train.y if test is None else np.concatenate([train.y, test.y])
     if regression:
-        y = _finite(_float(y), "target", first_row)
+        y = _finite(_float(y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y), "target", first_row)
     else:
-        y, names, classes = _number(y, classes, first_row)
+        y, classes_named, classes = _number(y, classes, first_row)
     y, y_held = y[: len(train.y)], y[len(train.y) :]
     if test is None:
         groups = train.client if train.client is not None else np.zeros(len(y)) if regression else y
-        held = _hold_out(groups, test_fraction, seed)
+        held = hold_out(groups, test_fraction, seed)
         test = Part(train.x[held], y[held], None if train.client is None else train.client[held])
         train = Part(train.x[~held], y[~held], None if train.client is None else train.client[~held])
         y, y_held = train.y, test.y
     x, x_test = _float(train.x), _float(test.x)
+    if missing != "refuse":
+        if x.ndim != 2:
+            raise InvalidInput(f"missing = {missing!r} is for tables, not for inputs of shape {x.shape[1:]}")
+        x, x_test = fill(x, x_test, train.client, test.client, missing, names)
     if standardise:
         mean, spread = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
         spread[spread < 1e-8] = 1.0  # a constant column carries nothing and must not become NaN
@@ -105,18 +118,24 @@ def fields(
         "classes": None if regression else classes,
         "client": train.client,
         "client_test": test.client,
-        "class_names": names,
+        "class_names": classes_named,
     }
 
 
-def _check(part: Part, first_row: int) -> None:
+def _check(part: Part, first_row: int, gaps: bool) -> None:
+    for what, values in (("inputs", part.x), ("labels", part.y)):
+        if values.ndim == 0:
+            raise InvalidInput(f"the {what} are one value, not one per sample")
     if len(part.x) != len(part.y):
         raise InvalidInput(f"{len(part.x)} inputs but {len(part.y)} labels")
     if len(part.x) == 0:
         raise InvalidInput("it has no samples")
+    if part.client is not None and part.client.ndim != 1:
+        raise InvalidInput(f"the clients must be one name per sample, not an array of shape {part.client.shape}")
     if part.client is not None and len(part.client) != len(part.x):
         raise InvalidInput(f"{len(part.x)} inputs but {len(part.client)} client labels")
-    _finite(_float(part.x), "value", first_row)
+    x = _float(part.x)
+    _finite(np.where(np.isnan(x), np.float32(0), x) if gaps else x, "value", first_row)
 
 
 def _float(values: NDArray[Any]) -> NDArray[np.float32]:
@@ -143,11 +162,19 @@ def _number(y: NDArray[Any], classes: int | None, first_row: int) -> tuple[NDArr
         whole = np.isfinite(y) & (y == np.floor(y))
         if not whole.all():
             row = int((~whole).argmax())
-            raise InvalidInput(f"row {row + first_row} has the label {y[row]}: classes are whole numbers")
+            raise _decimal(row + first_row, y[row])
         y = y.astype(np.int64)
+    if y.dtype.kind in "US":
+        _refuse_decimals(y, first_row)
     if y.dtype.kind in "iub" and first_row == 0:
         y = y.astype(np.int64)
         top = int(y.max()) if classes is None else classes - 1
+        if classes is None and top >= max(MOST_CLASSES, 2 * len(y)):
+            row = int(y.argmax())
+            raise InvalidInput(
+                f"row {row + first_row} has the label {top}: classes are numbered 0, 1, 2, and so on, and {len(y)} "
+                "samples cannot have so many; did you mean regression = true?"
+            )
         bad = (y < 0) | (y > top)
         if bad.any():
             row = int(bad.argmax())
@@ -161,7 +188,22 @@ def _number(y: NDArray[Any], classes: int | None, first_row: int) -> tuple[NDArr
     return numbered.astype(np.int64), tuple(str(v) for v in values.tolist()), classes or len(values)
 
 
-def _hold_out(groups: NDArray[Any], fraction: float, seed: int) -> NDArray[np.bool_]:
+def _refuse_decimals(y: NDArray[Any], first_row: int) -> None:
+    """Texts that are numbers, with decimals among them, are no classes."""
+    try:
+        values = y.astype(np.float64)
+    except ValueError:
+        return
+    decimal = np.isfinite(values) & (values != np.floor(values))
+    if decimal.any():
+        raise _decimal(int(decimal.argmax()) + first_row, y[int(decimal.argmax())])
+
+
+def _decimal(row: int, label: Any) -> InvalidInput:
+    return InvalidInput(f"row {row} has the label {label}: classes are whole numbers; did you mean regression = true?")
+
+
+def hold_out(groups: NDArray[Any], fraction: float, seed: int) -> NDArray[np.bool_]:
     """Which samples to hold out: the share ``fraction`` of every group, in a keyed order, never a whole group."""
     if not 0 < fraction < 1:
         raise InvalidInput(f"test_fraction = {fraction}: it must be between 0 and 1")

@@ -7,7 +7,7 @@ disk (that is ``sources``). Everything a user brings along becomes a ``Dataset``
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +18,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from undrift.core.errors import InvalidInput, unknown
-from undrift.data.build import InvalidFile, Part, collect, fields
+from undrift.core.errors import InvalidInput
+from undrift.data.build import InvalidFile, Missing, Part, collect, fields
+from undrift.data.tables import Table, read_csv, read_parquet
 
 
 class Augmentation(Protocol):
@@ -41,9 +42,10 @@ class Dataset:
     client: NDArray[Any] | None = None  # natural client (subject, patient, column) of each training sample
     client_test: NDArray[Any] | None = None
     augment: Augmentation | None = None
-    class_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()  # one per class; their numbers where nobody named them
     strata: NDArray[np.int64] | None = None  # what partitioners go by where it is not y (the digit, when y is even/odd)
     strata_test: NDArray[np.int64] | None = None
+    feature_names: tuple[str, ...] = ()  # of tables
 
     def __post_init__(self) -> None:
         for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
@@ -54,6 +56,11 @@ class Dataset:
         if self.x.shape[1:] != self.x_test.shape[1:]:
             shapes = f"{tuple(self.x.shape[1:])} and {tuple(self.x_test.shape[1:])}"
             raise InvalidInput(f"{self.name}: training and test inputs differ in shape: {shapes}")
+        named, classes = len(self.class_names), self.classes or 0
+        if named > classes:
+            raise InvalidInput(f"{self.name}: {named} names for {classes} classes")
+        numbers = tuple(str(i) for i in range(named, classes))
+        object.__setattr__(self, "class_names", (*self.class_names, *numbers))
 
     def __len__(self) -> int:
         return len(self.x)
@@ -75,6 +82,13 @@ class Dataset:
         if self.strata_test is not None:
             return self.strata_test
         return None if self.classes is None else self.y_test.numpy().astype(np.int64, copy=False)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The names of ``labels``: of the classes, or the numbers of what partitioners go by instead."""
+        if self.strata is None:
+            return self.class_names
+        return tuple(str(i) for i in range(int(self.strata.max()) + 1))
 
     @property
     def fingerprint(self) -> str:
@@ -103,7 +117,9 @@ class Dataset:
         client: ArrayLike | None = None,
         client_test: ArrayLike | None = None,
         classes: int | None = None,
+        class_names: Sequence[str] = (),
         regression: bool = False,
+        missing: Missing = "refuse",
         standardise: bool = False,
         test_fraction: float = 0.2,
         seed: int = 0,
@@ -114,11 +130,14 @@ class Dataset:
 
         Without a test set a share of ``test_fraction`` of the samples is held out: of each client where there is a
         client column, else of each class. Labels may be whole numbers from 0 on or texts (numbered in sorted order).
+        With ``missing`` NaNs are replaced by the median or mean of the client's own training rows.
         """
         train = Part.of(x, y, client)
         test = None if x_test is None or y_test is None else Part.of(x_test, y_test, client_test)
         options: dict[str, Any] = {"classes": classes, "regression": regression, "standardise": standardise}
-        made = fields(train, test, test_fraction=test_fraction, seed=seed, **options)
+        made = fields(train, test, missing=missing, test_fraction=test_fraction, seed=seed, **options)
+        if class_names:
+            made["class_names"] = tuple(class_names)
         return cls(name, augment=augment, **made)
 
     @classmethod
@@ -146,16 +165,21 @@ class Dataset:
         client: str | None = None,
         test: str | Path | None = None,
         features: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
         delimiter: str = ",",
         **options: Any,
     ) -> Dataset:
-        """A data set from a CSV file with a header. Every column but label and client is a feature unless listed."""
-        from undrift.data import tables
+        """A data set from a CSV file with a header.
 
-        def read(file: str | Path) -> tables.Table:
-            return tables.read_csv(Path(file), delimiter)
+        Every column but label, client and those dropped is a feature, unless ``features`` lists them. A column of texts
+        becomes one column of zeros and ones for each of its texts. ``missing="median"`` (or ``"mean"``) fills gaps from
+        the client's own training rows.
+        """
 
-        return _from_tables(read, path, label, client, test, features, options)
+        def read(file: str | Path) -> Table:
+            return read_csv(Path(file), delimiter)
+
+        return _from_tables(read, path, label, client, test, features, drop, options)
 
     @classmethod
     def from_parquet(
@@ -166,15 +190,15 @@ class Dataset:
         client: str | None = None,
         test: str | Path | None = None,
         features: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
         **options: Any,
     ) -> Dataset:
         """The same from a Parquet file (needs pyarrow)."""
-        from undrift.data import tables
 
-        def read(file: str | Path) -> tables.Table:
-            return tables.read_parquet(Path(file))
+        def read(file: str | Path) -> Table:
+            return read_parquet(Path(file))
 
-        return _from_tables(read, path, label, client, test, features, options)
+        return _from_tables(read, path, label, client, test, features, drop, options)
 
     @classmethod
     def from_npz(cls, path: str | Path, **options: Any) -> Dataset:
@@ -198,30 +222,32 @@ class Dataset:
 
 
 def _from_tables(
-    read: Any,
+    read: Callable[[str | Path], Table],
     path: str | Path,
     label: str,
     client: str | None,
     test: str | Path | None,
     features: Sequence[str] | None,
+    drop: Sequence[str],
     options: Mapping[str, Any],
 ) -> Dataset:
-    def part(file: str | Path, names: Sequence[str] | None) -> tuple[Part, list[str]]:
-        table = read(file)
-        for column in (label, *([client] if client else []), *(names or ())):
-            if column not in table.columns:
-                raise InvalidInput(f"{file}: {unknown('column', column, table.columns)}")
-        used = list(names) if names else [c for c in table.columns if c not in (label, client)]
-        if not used:
-            raise InvalidInput(f"{file}: no feature columns beside the label {label!r}")
-        numeric = bool(options.get("regression"))
-        y = table.numbers(label) if numeric else table.values(label)
-        return Part(table.matrix(used), y, table.values(client) if client else None), used
-
-    train, used = part(path, features)
-    held, _ = part(test, used) if test else (None, [])
     values: dict[str, Any] = {"standardise": True, "name": Path(path).stem, **options}
+    gaps, numeric = values.get("missing", "refuse") != "refuse", bool(values.get("regression"))
+    owner = (client,) if client else ()
+    table = read(path)
+    table.check(label, *owner, *(features or ()), *drop)
+    used = [c for c in features or table.columns if c not in (label, *owner, *drop)]
+    if not used:
+        raise InvalidInput(f"{path}: no feature columns beside the label {label!r}")
+    columns = [table.column(name) for name in used]
+
+    def part(table: Table) -> Part:
+        table.check(label, *owner, *used)
+        y = table.numbers(label) if numeric else table.values(label)
+        return Part(table.matrix(columns, gaps=gaps), y, table.values(client) if client else None)
+
+    names = tuple(name for column in columns for name in column.features)
+    name, augment = values.pop("name"), values.pop("augment", None)
     with InvalidFile(Path(path)):
-        return Dataset(
-            values.pop("name"), augment=values.pop("augment", None), **fields(train, held, first_row=2, **values)
-        )
+        made = fields(part(table), part(read(test)) if test else None, first_row=2, names=names, **values)
+    return Dataset(name, augment=augment, feature_names=names, **made)

@@ -5,6 +5,7 @@ Pictures are decoded once, to one size, in sorted order of their paths.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.core.errors import InvalidInput
+from undrift.data.bounds import in_memory, regular
 
+LARGEST = 50_000_000  # pixels of a picture: more is a mistake or an attack
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
 
@@ -23,13 +26,22 @@ def read_images(paths: Sequence[Path], size: int, grey: bool) -> NDArray[np.uint
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise InvalidInput("reading pictures needs Pillow: pip install 'undrift[data]'") from None
-    out = np.empty((len(paths), 1 if grey else 3, size, size), np.uint8)
+    shape = (len(paths), 1 if grey else 3, size, size)
+    in_memory(math.prod(shape), f"{len(paths)} pictures of {size} x {size} pixels", "all of them")
+    out = np.empty(shape, np.uint8)
     for i, path in enumerate(paths):
+        regular(path)
         try:
             with Image.open(path) as picture:
+                if picture.width * picture.height > LARGEST:
+                    raise InvalidInput(f"{path}: {picture.width} x {picture.height} pixels are more than can be meant")
                 picture.load()
                 scaled = picture.convert("L" if grey else "RGB")
-        except (OSError, UnidentifiedImageError, ValueError, SyntaxError):
+        except InvalidInput:
+            raise
+        except Image.DecompressionBombError:
+            raise InvalidInput(f"{path}: it claims more pixels than can be meant") from None
+        except (OSError, UnidentifiedImageError, ValueError, SyntaxError, OverflowError, MemoryError):
             raise InvalidInput(f"{path}: this picture cannot be decoded (damaged or cut short)") from None
         if scaled.size != (size, size):
             scaled = scaled.resize((size, size), Image.Resampling.BILINEAR)
@@ -60,7 +72,8 @@ def image_folder(folder: Path, size: int, grey: bool) -> dict[str, Any]:
     split = next((s for s in ("test", "val", "validation") if (folder / s).is_dir()), None)
     if not (folder / "train").is_dir() or split is None:
         names, paths, labels = list_classes(folder)
-        return {"x": scale(read_images(paths, size, grey)), "y": labels, "classes": len(names)}
+        pixels = scale(read_images(paths, size, grey))
+        return {"x": pixels, "y": labels, "classes": len(names), "class_names": names}
     names, paths, labels = list_classes(folder / "train")
     names_test, paths_test, labels_test = list_classes(folder / split)
     if names_test != names:
@@ -71,6 +84,7 @@ def image_folder(folder: Path, size: int, grey: bool) -> dict[str, Any]:
         "x_test": scale(read_images(paths_test, size, grey)),
         "y_test": labels_test,
         "classes": len(names),
+        "class_names": names,
     }
 
 

@@ -72,7 +72,7 @@ def _open(folder: Path, augment: Augmentation | None) -> Dataset | None:
         names = tuple(about["class_names"])
         made = Dataset(about["name"], classes=about["classes"], class_names=names, augment=augment, **values)
         made.__dict__["content"] = about["content"]  # known, so the data need not be read to know it again
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # not there, or not complete: it will be made again
     return made
 

@@ -11,21 +11,21 @@ import hashlib
 import http.client
 import json
 import os
-import shutil
-import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from undrift.core.errors import InvalidInput
+from undrift.data.bounds import amount, regular
+from undrift.data.sources.archives import unpack
 
 CACHE = ".undrift"  # below the data root: decoded data sets and remembered checksums
 CHUNK = 1 << 20
+LARGEST = 1 << 36  # bytes of a download: six times the largest data set
 
 OnDownload = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
 
@@ -55,11 +55,17 @@ class Release:
     archives: tuple[File, ...] = ()
     into: str = ""  # folder below the root into which the archives are unpacked
 
+    @property
+    def entries(self) -> set[str]:
+        """What is taken out of the archives: files and folders at their top."""
+        return {f.path.removeprefix(f"{self.into}/").split("/")[0] for f in self.files}
+
     def missing(self, root: Path) -> list[str]:
         return [f.path for f in self.files if not f.at(root).exists()]
 
 
 def digest_of(path: Path, algorithm: str) -> str:
+    regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
@@ -79,9 +85,10 @@ class Checksums:
     def __init__(self, root: Path) -> None:
         self.path = root / CACHE / "checksums.json"
         try:
-            self.known: dict[str, list[Any]] = json.loads(self.path.read_text(encoding="utf-8"))
+            found = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            self.known = {}
+            found = None
+        self.known: dict[str, list[Any]] = found if isinstance(found, dict) else {}
 
     def recall(self, file: File, root: Path) -> str | None:
         """``ok``, ``wrong``, ``none published``, or None when it has not been checked."""
@@ -90,7 +97,7 @@ class Checksums:
             return "none published"
         entry = self.known.get(file.path)
         stat = path.stat()
-        if entry is None or entry[:2] != [stat.st_size, stat.st_mtime_ns]:
+        if not isinstance(entry, list) or len(entry) != 3 or entry[:2] != [stat.st_size, stat.st_mtime_ns]:
             return None
         return "ok" if entry[2] in file.digest.split() else "wrong"
 
@@ -132,7 +139,7 @@ def fetch(name: str, release: Release, root: Path, progress: OnDownload | None =
     for archive in release.archives:
         if Checksums(root).check(archive, root) == "wrong":
             raise InvalidInput(f"{root / archive.path}: its checksum is not {archive.digest} as published: delete it")
-        _unpack(root / archive.path, root / release.into)
+        unpack(root / archive.path, root / release.into, release.entries)
     missing = release.missing(root)
     if missing:
         raise InvalidInput(f"{name}: after unpacking, {root / missing[0]} is still missing")
@@ -164,6 +171,8 @@ def _download(name: str, file: File, release: Release, root: Path, progress: OnD
                 while chunk := answer.read(CHUNK):
                     out.write(chunk)
                     done += len(chunk)
+                    if done > LARGEST:
+                        raise InvalidInput(f"{name}: {file.url} does not end: it has sent more than {amount(LARGEST)}")
                     if progress:
                         progress(file.path, done, total)
                 out.flush()
@@ -187,27 +196,3 @@ def _download(name: str, file: File, release: Release, root: Path, progress: OnD
             part.unlink()
             raise InvalidInput(f"{name}: {file.url} has {found}, published is {file.digest}: it was thrown away")
     os.replace(part, target)
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    """Unpack next to the target, then move each entry into place."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".unpack-") as scratch:
-        try:
-            if zipfile.is_zipfile(archive):
-                with zipfile.ZipFile(archive) as file:
-                    file.extractall(scratch)  # zipfile itself strips absolute paths and ..
-            else:
-                with tarfile.open(archive) as tar:
-                    tar.extractall(scratch, filter="data")
-        except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
-            raise InvalidInput(f"{archive}: it cannot be unpacked ({error})") from None
-        for inner in sorted(Path(scratch).rglob("*.zip")):  # the UCI repository puts zips into zips
-            with zipfile.ZipFile(inner) as file:
-                file.extractall(inner.parent)
-            inner.unlink()
-        for entry in sorted(Path(scratch).glob("[!_]*")):  # not __MACOSX
-            target = folder / entry.name
-            if target.is_dir():
-                shutil.rmtree(target)
-            os.replace(entry, target)
