@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -212,13 +212,24 @@ class Dataset:
             return cls.from_arrays(**arrays, **options)
 
     @classmethod
-    def from_image_folder(cls, path: str | Path, *, size: int = 64, grey: bool = False, **options: Any) -> Dataset:
-        """A data set from ``path/CLASS/*.png`` (or jpg), or ``path/train/CLASS/..`` and ``path/test/CLASS/..``."""
+    def from_image_folder(
+        cls,
+        path: str | Path,
+        *,
+        size: int = 64,
+        grey: bool = False,
+        scale: Literal["standard", "unit"] = "standard",
+        **options: Any,
+    ) -> Dataset:
+        """A data set from ``path/CLASS/*.png`` (or jpg), or ``path/train/CLASS/..`` and ``path/test/CLASS/..``.
+
+        Pixels are brought to -1 to 1, or to 0 to 1 with ``scale="unit"``.
+        """
         from undrift.data.images import image_folder
 
         path = Path(path)
         options.setdefault("name", path.name)
-        return cls.from_arrays(**image_folder(path, size, grey), **options)
+        return cls.from_arrays(**image_folder(path, size, grey, scale == "unit"), **options)
 
 
 def _from_tables(

@@ -20,7 +20,7 @@ import torch
 from undrift.data.dataset import Augmentation, Dataset
 from undrift.data.sources.files import CACHE, Release, atomic_write
 
-VERSION = 1  # of the decoded form: raise it when a reader changes what it makes
+VERSION = 2  # of the decoded form: raise it when a reader changes what it makes
 ARRAYS = ("x", "y", "x_test", "y_test", "client", "client_test", "strata", "strata_test")
 
 
@@ -44,7 +44,12 @@ def cached(root: Path, key: str, augment: Augmentation | None, make: Callable[[]
             value = getattr(made, name)
             if value is not None:
                 _save(scratch / f"{name}.npy", value.numpy() if isinstance(value, torch.Tensor) else value)
-        about = {"name": made.name, "classes": made.classes, "class_names": made.class_names}
+        about = {
+            "name": made.name,
+            "classes": made.classes,
+            "class_names": made.class_names,
+            "feature_names": made.feature_names,
+        }
         atomic_write(scratch / "about.json", json.dumps({**about, "content": made.content}))
         if folder.exists():  # incomplete or from an interrupted clean-up
             shutil.rmtree(folder)
@@ -69,8 +74,8 @@ def _open(folder: Path, augment: Augmentation | None) -> Dataset | None:
         values: dict[str, Any] = {
             n: torch.from_numpy(a) if n in ARRAYS[:4] else np.asarray(a) for n, a in arrays.items()
         }
-        names = tuple(about["class_names"])
-        made = Dataset(about["name"], classes=about["classes"], class_names=names, augment=augment, **values)
+        values |= {name: tuple(about[name]) for name in ("class_names", "feature_names")}
+        made = Dataset(about["name"], classes=about["classes"], augment=augment, **values)
         made.__dict__["content"] = about["content"]  # known, so the data need not be read to know it again
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # not there, or not complete: it will be made again

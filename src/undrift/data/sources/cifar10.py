@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from undrift.data import formats
-from undrift.data.augment import FlipCrop, black
+from undrift.data.augment import FlipCrop
 from undrift.data.dataset import Augmentation, Dataset
-from undrift.data.images import scale
-from undrift.data.sources.base import Published
 from undrift.data.sources.files import File, Release
+from undrift.data.sources.pictures import Pictures
 
 Crop = Literal["none", "always", "half"]
 CropHelp = "training pictures: always mirror (p 0.5) and crop (FedTrip), half: crop with p 0.5 too (FedMRUR), or none"
 
 
-class Cifar10(Published):
+class Cifar10(Pictures):
     """50,000 + 10,000 colour pictures, 32 x 32, 10 classes; ImageNet's mean and deviation, as in FedTrip."""
 
     name = "cifar10"
@@ -28,8 +27,8 @@ class Cifar10(Published):
     homepage = "https://www.cs.toronto.edu/~kriz/cifar.html"
     licence = "none stated; cite Krizhevsky 2009"
     size = "170 MB"
-    mean: ClassVar[tuple[float, ...]] = (0.485, 0.456, 0.406)
-    spread: ClassVar[tuple[float, ...]] = (0.229, 0.224, 0.225)
+    mean = (0.485, 0.456, 0.406)
+    spread = (0.229, 0.224, 0.225)
     augment: Annotated[Crop, CropHelp] = "always"
 
     def releases(self) -> tuple[Release, ...]:
@@ -61,7 +60,7 @@ class Cifar10(Published):
     def augmentation(self) -> Augmentation | None:
         if self.augment == "none":
             return None
-        return FlipCrop(4, black(self.mean, self.spread), crop=1.0 if self.augment == "always" else 0.5)
+        return FlipCrop(4, self.fill(3), crop=1.0 if self.augment == "always" else 0.5)
 
     def part(self, path: Path, release: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         if release == "binary":
@@ -75,11 +74,14 @@ class Cifar10(Published):
         x, y = np.concatenate([p[0] for p in parts[:-1]]), np.concatenate([p[1] for p in parts[:-1]])
         x_test, y_test = parts[-1]
         return self.dataset(
-            scale(x, self.mean, self.spread), y, scale(x_test, self.mean, self.spread), y_test, self.count()
+            self.scaled(x), y, self.scaled(x_test), y_test, self.count(), class_names=self.names(root, release)
         )
 
     def count(self) -> int:
         return 10
+
+    def names(self, root: Path, release: Release) -> tuple[str, ...]:
+        return ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def cifar_release(name: str, folder: str, files: Sequence[tuple[str, str]], archive: str, digest: str) -> Release:

@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from undrift.data import formats
+from undrift.core.errors import InvalidInput
+from undrift.data import formats, pickled
+from undrift.data.bounds import content
 from undrift.data.sources.cifar10 import Cifar10, Crop, CropHelp, cifar_release
 from undrift.data.sources.files import Release
 
@@ -34,6 +36,18 @@ class Cifar100(Cifar10):
 
     def count(self) -> int:
         return 100 if self.labels == "fine" else 20
+
+    def names(self, root: Path, release: Release) -> tuple[str, ...]:
+        """From the list that is published beside the pictures, where it is there."""
+        folder, kind = release.files[0].at(root).parent, f"{self.labels}_label_names"
+        try:
+            if release.name == "binary":
+                found = content(folder / f"{kind}.txt").decode().split()
+            else:
+                found = [name.decode() for name in pickled.read(content(folder / "meta"))[kind.encode()]]
+        except (InvalidInput, KeyError, AttributeError, TypeError, UnicodeDecodeError):
+            return ()
+        return tuple(found) if len(found) == self.count() else ()
 
     def part(self, path: Path, release: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         if release == "binary":

@@ -13,12 +13,13 @@ from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import at_least
 from undrift.data import formats, tables
 from undrift.data.dataset import Dataset
-from undrift.data.images import read_images, scale
-from undrift.data.sources.base import Fraction, Published
+from undrift.data.images import read_images
+from undrift.data.sources.base import Fraction
 from undrift.data.sources.files import File, Release
+from undrift.data.sources.pictures import Pictures
 
 
-class Covidx(Published):
+class Covidx(Pictures):
     """Chest X-rays with and without COVID-19, grey, one client per patient; test patients are not in training.
 
     Reads a folder of pictures with a metadata CSV (columns patientid, finding, filename; where there are columns
@@ -58,7 +59,7 @@ class Covidx(Published):
         else:
             images, y, patient = self.folder(path)
         held = _held_patients(patient, self.test_fraction)
-        x = scale(images)
+        x = self.scaled(images)
         return self.dataset(
             x[~held],
             y[~held],

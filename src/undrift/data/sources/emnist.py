@@ -24,8 +24,9 @@ class Emnist(Idx):
     size = "see its page"
     folder = "EMNIST"
     classes = 47
-    mean = 0.5
-    spread = 0.5
+    mean = (0.5,)
+    spread = (0.5,)
+    called = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
     files = tuple(
         (f"emnist-balanced-{part}-{kind}-ubyte.gz", "")
         for part in ("train", "test")
@@ -51,4 +52,4 @@ class Emnist(Idx):
         return [(a.transpose(0, 2, 1) if a.ndim == 3 else a, path) for a, path in found]
 
     def augmentation(self) -> Augmentation | None:
-        return FlipAffine(10.0, 0.2, (0.8, 1.2), fill=-1.0) if self.augment == "affine" else None
+        return FlipAffine(10.0, 0.2, (0.8, 1.2), fill=self.fill(1)[0]) if self.augment == "affine" else None

@@ -14,6 +14,7 @@ class Fashion(IdxOrParity):
     licence = "MIT"
     size = "30.9 MB"
     folder = "FashionMNIST"
+    called = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
     url = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
     files = (
         ("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),

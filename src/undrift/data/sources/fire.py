@@ -8,12 +8,12 @@ from typing import Annotated
 from undrift.core.errors import InvalidInput
 from undrift.core.settings import at_least
 from undrift.data.dataset import Dataset
-from undrift.data.images import list_classes, read_images, scale
-from undrift.data.sources.base import Published
+from undrift.data.images import list_classes, read_images
 from undrift.data.sources.files import File, Release
+from undrift.data.sources.pictures import Pictures
 
 
-class Fire(Published):
+class Fire(Pictures):
     """Pictures with and without fire (Dunnings and Breckon 2018): 224 x 224, resized."""
 
     name = "fire"
@@ -35,6 +35,6 @@ class Fire(Published):
             names, paths, labels = list_classes(file.at(root))
             if names != ["fire", "nofire"]:
                 raise InvalidInput(f"{file.at(root)}: it must hold the folders fire and nofire, not {', '.join(names)}")
-            parts.append((scale(read_images(paths, self.pixels, grey=False)), 1 - labels))
+            parts.append((self.scaled(read_images(paths, self.pixels, grey=False)), 1 - labels))
         (x, y), (x_test, y_test) = parts
         return self.dataset(x, y, x_test, y_test, 2, class_names=("no fire", "fire"))

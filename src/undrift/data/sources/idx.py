@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 from undrift.core.errors import InvalidInput
 from undrift.data import formats
 from undrift.data.dataset import Dataset
-from undrift.data.images import scale
-from undrift.data.sources.base import Published
 from undrift.data.sources.files import File, Release
+from undrift.data.sources.pictures import Pictures
 
 
-class Idx(Published):
+class Idx(Pictures):
     """Four IDX files: training and test pictures and labels."""
 
     folder: ClassVar[str]
     files: ClassVar[tuple[tuple[str, str], ...]]  # name and md5: train images, train labels, test images, test labels
     url: ClassVar[str] = ""
     classes: ClassVar[int] = 10
-    mean: ClassVar[float] = 0.1307
-    spread: ClassVar[float] = 0.3081
+    mean = (0.1307,)
+    spread = (0.3081,)
+    called: ClassVar[tuple[str, ...]] = ()
 
     def releases(self) -> tuple[Release, ...]:
         def listed(folder: str) -> tuple[File, ...]:
@@ -40,11 +40,12 @@ class Idx(Published):
             if images.ndim != 3 or len(images) != len(labels):
                 raise InvalidInput(f"{path}: {images.shape} pictures for {labels.shape} labels")
         return self.dataset(
-            scale(x[:, None], (self.mean,), (self.spread,)),
+            self.scaled(x[:, None]),
             formats.check_labels(y, self.classes, py),
-            scale(x_test[:, None], (self.mean,), (self.spread,)),
+            self.scaled(x_test[:, None]),
             formats.check_labels(y_test, self.classes, pyt),
             self.classes,
+            class_names=self.called,
         )
 
 

@@ -11,12 +11,11 @@ from undrift.core.errors import InvalidInput
 from undrift.data import formats
 from undrift.data.build import InvalidFile
 from undrift.data.dataset import Dataset
-from undrift.data.images import scale
-from undrift.data.sources.base import Published
 from undrift.data.sources.files import File, Release
+from undrift.data.sources.pictures import Pictures
 
 
-class _Organ(Published):
+class _Organ(Pictures):
     """MedMNIST v2: slices of abdominal CT scans, 28 x 28, 11 organs; mean and deviation 0.5."""
 
     homepage = "https://medmnist.com/"
@@ -42,7 +41,7 @@ class _Organ(Published):
         x = np.concatenate([images[p] for p in parts if p != "test"])
         y = np.concatenate([labels[p] for p in parts if p != "test"])
         return self.dataset(
-            scale(x[:, None]), y, scale(images["test"][:, None]), labels["test"], 11, class_names=ORGANS
+            self.scaled(x[:, None]), y, self.scaled(images["test"][:, None]), labels["test"], 11, class_names=ORGANS
         )
 
 

@@ -85,8 +85,8 @@ class Images(_Own):
     title = "your folder of pictures"
     pixels: Annotated[int, "pictures are resized to so many pixels a side", at_least(8)] = 64
     grey: Annotated[bool, "one channel instead of three"] = False
+    scale: Annotated[Literal["standard", "unit"], "pixels: standard (-1 to 1) or unit (0 to 1)"] = "standard"
 
     def load(self, root: Path) -> Dataset:
-        return Dataset.from_image_folder(
-            self.file(root), size=self.pixels, grey=self.grey, test_fraction=self.test_fraction
-        )
+        options: dict[str, Any] = {"size": self.pixels, "grey": self.grey, "scale": self.scale}
+        return Dataset.from_image_folder(self.file(root), test_fraction=self.test_fraction, **options)

@@ -14,13 +14,13 @@ from undrift.core.errors import InvalidInput
 from undrift.core.settings import at_least
 from undrift.data.augment import FlipCrop
 from undrift.data.dataset import Augmentation, Dataset
-from undrift.data.images import read_images, scale
-from undrift.data.sources.base import Published
+from undrift.data.images import read_images
 from undrift.data.sources.cifar10 import Crop, CropHelp
 from undrift.data.sources.files import CACHE, File, Release
+from undrift.data.sources.pictures import Pictures
 
 
-class TinyImageNet(Published):
+class TinyImageNet(Pictures):
     """100,000 + 10,000 colour pictures, 64 x 64, 200 classes; the published validation part is the test set."""
 
     name = "tinyimagenet"
@@ -41,7 +41,7 @@ class TinyImageNet(Published):
         if self.augment == "none":
             return None
         pad = max(self.pixels // 8, 1)
-        return FlipCrop(pad, (-1.0, -1.0, -1.0), crop=1.0 if self.augment == "always" else 0.5)
+        return FlipCrop(pad, self.fill(3), crop=1.0 if self.augment == "always" else 0.5)
 
     def read(self, root: Path, release: Release) -> Dataset:
         folder = root / "tiny-imagenet-200"
@@ -77,5 +77,5 @@ class TinyImageNet(Published):
         else:
             out = np.empty(shape, np.float32)
         for i in range(0, len(paths), 1000):
-            out[i : i + 1000] = scale(read_images(paths[i : i + 1000], self.pixels, grey=False))
+            out[i : i + 1000] = self.scaled(read_images(paths[i : i + 1000], self.pixels, grey=False))
         return out
