@@ -7,6 +7,7 @@ disk (that is ``sources``). Everything a user brings along becomes a ``Dataset``
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,6 +70,11 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """The shape of one input."""
         return tuple(self.x.shape[1:])
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model gives per sample: one per class, or one per target."""
+        return self.classes if self.classes is not None else math.prod(self.y.shape[1:])
 
     @property
     def labels(self) -> NDArray[np.int64] | None:

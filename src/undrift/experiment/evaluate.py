@@ -145,7 +145,8 @@ def score(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int
     outputs = replica.module(x)
     loss = federation.loss(outputs, y)
     losses = double(loss).expand(len(y)).contiguous() if loss.ndim == 0 else double(loss)
-    return {"right": double(_guess(outputs) == y), "losses": losses}
+    right = y.new_zeros(len(y)) if y.dtype.is_floating_point else _guess(outputs) == y
+    return {"right": double(right), "losses": losses}
 
 
 class _OfThread(threading.local):

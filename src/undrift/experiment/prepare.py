@@ -7,7 +7,6 @@ import platform
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from undrift.data.public import Divided, Holder, divide
 from undrift.data.skew import FeatureSkew
 from undrift.experiment.description import Experiment, Plan, label_of
 from undrift.experiment.evaluate import Evaluator
-from undrift.models import LOSSES, ModelSpec, default_model, spec
+from undrift.models import ModelSpec, aligned, default_model, fitted, spec
 from undrift.version import version
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -120,6 +119,8 @@ def prepare(
         public=held.public,
         scoring=held.scoring,
     )
+    if dataset.classes is None:
+        federation = replace(federation, loss=aligned(loss, federation.outputs(x[:2]), y[:2]))
     _check_participants(plan, partition)
     own = None if parts is None else (parts.indices, parts.offsets)
     x_test, y_test = (_on(tensor, plan.device) for tensor in (dataset.x_test, dataset.y_test))
@@ -141,15 +142,13 @@ def prepare_experiment(
     """What an experiment describes, ready to run."""
     if dataset is None:
         dataset = experiment.data.load(data_root(root))
-    shape, classes = dataset.shape, dataset.classes or 1
     model = completed(experiment, dataset).model
     assert model is not None
     return prepare(
         experiment.algorithm,
         dataset,
         experiment.partition,
-        lambda: model.build(shape, classes),
-        LOSSES[model.loss],
+        *fitted(model, dataset),
         experiment.train,
         experiment.plan,
         experiment.skew,
@@ -170,8 +169,7 @@ def refuse(experiments: Sequence[Experiment], dataset: Dataset) -> None:
             model = completed(experiment, dataset).model
             assert model is not None
             if model not in layouts:
-                module = build(partial(model.build, dataset.shape, dataset.classes or 1), plan.seed)
-                layouts[model] = layout_of(module, dataset.x[:1])
+                layouts[model] = layout_of(build(fitted(model, dataset)[0], plan.seed), dataset.x[:1])
             held = (experiment.partition, plan.clients, plan.seed, plan.others_public, method.needs_public)
             if held not in largest:
                 partition = divided(method, dataset, experiment.partition, plan).partition
