@@ -106,8 +106,8 @@ class Algorithm(Settings, Generic[S, C, D, U]):
         """The models to evaluate on the common test set, ``global`` first; empty if there is none."""
         return {"global": server.x}  # type: ignore[attr-defined]
 
-    def personal(self, server: S, me: C, client: int, layout: Layout) -> Tensor | None:
-        """The personal model of a client, where the method has one."""
+    def personal(self, down: D, me: C, layout: Layout) -> Tensor | None:
+        """The personal model of a client, where the method has one: made of what it receives and what it keeps."""
         return None
 
     # -- fitness ------------------------------------------------------------------------------------------------------
@@ -228,5 +228,5 @@ class Sharing(Settings):
     def models(self, server: Any) -> dict[str, Tensor]:
         return {"global": server.x} if self.share == "all" else {}
 
-    def personal(self, server: Any, me: Any, client: int, layout: Layout) -> Tensor | None:
-        return None if self.share == "all" else self.whole(server.x, me.head, layout)
+    def personal(self, down: Any, me: Any, layout: Layout) -> Tensor | None:
+        return None if self.share == "all" else self.whole(down.x, me.head, layout)
