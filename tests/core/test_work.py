@@ -28,7 +28,7 @@ from undrift.runtimes.threads import Threads
 from worked import SMALL, small
 
 
-def tested(**training: object) -> Federation:
+def with_test(**training: object) -> Federation:
     """The uneven clients, each with some test rows; the last has none."""
     here, made = small(5, **training), np.random.default_rng(3)
     counts = [4, 3, 6, 2, 0]
@@ -52,7 +52,7 @@ MAKE: dict[str, Callable[[Federation], Runtime]] = {
 @pytest.mark.parametrize("name", ["local", "fedrep", "fedproto", "pfedmo", "fedtr"])
 @pytest.mark.parametrize("runtime", MAKE)
 def test_personal_models_are_judged_where_the_clients_are(name: str, runtime: str) -> None:
-    here = tested()
+    here = with_test()
     method = create(name, **({"share": "extractor"} if name == "fedtr" else {}))
     with MAKE[runtime](here) as made:
         loop = Loop(here, method, made, 3)
@@ -75,7 +75,7 @@ def test_personal_models_are_judged_where_the_clients_are(name: str, runtime: st
 
 
 def test_judging_changes_nothing_and_is_no_part_of_the_costs_of_training() -> None:
-    here = tested()
+    here = with_test()
     judged, plain = (Loop(here, create("fedrep"), Serial(here), 3) for _ in range(2))
     evaluator = Evaluator(here, 3)
     a, b = judged.start(), plain.start()
@@ -113,7 +113,7 @@ class Sites(Runtime):
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedrep", "fedproto"])
 def test_a_coordinator_without_any_data_gets_the_same_rounds_and_figures(name: str) -> None:
-    here = tested()
+    here = with_test()
     whole = Loop(here, create(name), Serial(here), 3)
     coordinator = Registered(
         module=here.module,
@@ -141,7 +141,7 @@ def test_what_goes_up_is_three_numbers() -> None:
 
 
 def test_regressions_have_a_loss_and_nothing_right() -> None:
-    here = tested()
+    here = with_test()
     assert here.test is not None
     test = replace(here.test, y=torch.randn(15, 3, dtype=torch.float64))
     here = replace(here, loss=nn.functional.mse_loss, test=test, y=torch.zeros(len(here.y), 3, dtype=torch.float64))

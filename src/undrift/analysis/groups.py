@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -68,7 +69,7 @@ class Group:
     @cached_property
     def figure(self) -> Figure:
         """Which figure the group is judged by."""
-        return Figure(*self.runs[0].main_curve)
+        return self.runs[0].main_curve
 
     @cached_property
     def pools_data(self) -> bool:
@@ -107,7 +108,7 @@ class Group:
             return np.tile(self.at.astype(np.float64), (len(self.runs), 1))
         rows = []
         for run in self.runs:
-            totals = dict(zip((row["round"] for row in run.rounds), run.cumulative(column).tolist(), strict=True))
+            totals = dict(zip((row.round for row in run.rounds), run.cumulative(column).tolist(), strict=True))
             rows.append([totals[r] for r in self.at.tolist()])
         return np.array(rows, np.float64).reshape(len(self.runs), len(self.at))
 
@@ -120,7 +121,7 @@ class Group:
     @cached_property
     def rounds(self) -> int:
         """How many rounds all runs of the group have behind them."""
-        return min((len(run.rounds) and int(run.rounds[-1]["round"]) for run in self.runs), default=0)
+        return min((len(run.rounds) and run.rounds[-1].round for run in self.runs), default=0)
 
 
 def grouped(histories: Sequence[History]) -> tuple[list[Group], list[Remark]]:
@@ -128,7 +129,7 @@ def grouped(histories: Sequence[History]) -> tuple[list[Group], list[Remark]]:
     sorts: dict[str, list[History]] = {}
     for history in histories:
         sorts.setdefault(json.dumps(_sort(history), sort_keys=True), []).append(history)
-    labels = _labels([runs[0] for runs in sorts.values()])
+    labels = _labels([replace(runs[0], label=_common([run.label for run in runs])) for runs in sorts.values()])
     groups: list[Group] = []
     remarks: list[Remark] = []
     for label, runs in zip(labels, sorts.values(), strict=True):
@@ -183,11 +184,20 @@ def _sort(history: History) -> dict[str, Any]:
     """All that must be equal for two runs to be repetitions of one another."""
     return {
         **_flat(history.experiment),
-        "label": history.label,
+        "label": None if "algorithm" in history.experiment else history.label,  # which has what a seed derived
         "data fingerprint": history.facts.get("data_fingerprint"),
         "parameters": history.facts.get("parameters"),
-        "curve": history.main_curve if history.metrics else None,
+        "curve": vars(history.main_curve) if history.metrics else None,
     }
+
+
+def _common(labels: Sequence[str]) -> str:
+    """The label of repetitions: a number that each seed derived for itself becomes a range."""
+    pieces = [re.split(r"(\d[\w.+-]*)", label) for label in dict.fromkeys(labels)]
+    if len(pieces) == 1 or len({len(parts) for parts in pieces}) > 1:
+        return labels[0]
+    columns = (list(dict.fromkeys(column)) for column in zip(*pieces, strict=True))
+    return "".join(c[0] if len(c) == 1 else f"{min(c, key=float)}..{max(c, key=float)}" for c in columns)
 
 
 def _scene(history: History) -> str:

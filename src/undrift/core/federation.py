@@ -150,7 +150,7 @@ class Federation(Model, Holding):
 
     @cached_property
     def population(self) -> Population:
-        return populated(np.diff(self.offsets), self.layout, self.names)
+        return populated(np.diff(self.offsets), self.layout, self.names, self.public)
 
     def trainer(self) -> Trainer:
         return Trainer(self, self)
@@ -172,14 +172,16 @@ class Registered(Model):
 
     @cached_property
     def population(self) -> Population:
-        return populated(self.samples, self.layout, self.names)
+        return populated(self.samples, self.layout, self.names, None if self.here is None else self.here.public)
 
 
-def populated(samples: NDArray[np.int64], layout: Layout, names: tuple[str, ...] | None) -> Population:
+def populated(
+    samples: NDArray[np.int64], layout: Layout, names: tuple[str, ...] | None, public: NDArray[np.int64] | None
+) -> Population:
     """All clients, each with at least one sample."""
     if len(samples) == 0:
         raise InvalidInput("there are no clients")
     if (samples <= 0).any():
         empty = int(np.flatnonzero(samples <= 0)[0])
         raise InvalidInput(f"client {names[empty] if names else empty} has no samples")
-    return Population(samples, layout, names)
+    return Population(samples, layout, names, 0 if public is None else len(public))

@@ -44,22 +44,33 @@ class Round:
     notes: dict[str, float] = field(default_factory=dict)
 
 
+def resolved(method: Method, federation: Federation | Registered) -> Method:
+    """The method with numbers for what it derives from how these clients train."""
+    return method.resolved(federation.training, federation.layout, _steps(federation))
+
+
 def fit(method: Method, federation: Federation | Registered) -> None:
     """All that a method can refuse, or warn of, before the first round."""
-    steps = federation.training.steps_for(int(federation.population.samples.max()))
-    method.fit(federation.training, federation.layout, steps)
+    method.fit(federation.training, federation.layout, _steps(federation))
+
+
+def _steps(federation: Federation | Registered) -> int:
+    """The largest number of local steps of any client."""
+    return federation.training.steps_for(int(federation.population.samples.max()))
 
 
 class Loop:
     """One method on one federation with one runtime, which also knows what the clients keep."""
 
     def __init__(self, federation: Federation | Registered, method: Method, runtime: Runtime, participate: int) -> None:
+        method = resolved(method, federation)
         self.federation, self.method, self.runtime = federation, method, runtime
         self.participate = participate
         self._start, self._buffers = federation.start()
         self._server_trainer: Trainer | None = None
         self._personal: bool | None = None
         fit(method, federation)
+        method.check_start(self._start, federation.population)
         here = federation.here
         if method.needs_public and (here is None or here.public is None or here.scoring is None):
             raise InvalidInput(

@@ -23,7 +23,8 @@ from undrift.data import Dataset, data_root
 from undrift.experiment.description import Experiment
 from undrift.experiment.prepare import completed
 from undrift.experiment.start import check_described, resume_experiment, start_experiment
-from undrift.ledger.store import Ledger, Run
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 
 
 @dataclass(frozen=True)
