@@ -21,6 +21,8 @@ from undrift.deploy.pipe import PATIENCE
 from undrift.deploy.relay import Reply, Request
 from undrift.deploy.wire import CHUNK, LARGEST, Broken, Failed, Wire, at, connect, left
 
+LEFT_OUT = "is not in the engine's job: it was away when the job began"
+
 logger = logging.getLogger(__name__)
 
 

@@ -49,9 +49,7 @@ class Federation:
     def __post_init__(self) -> None:
         lower_case = "lower-case letters, digits and hyphens, at most 40, are allowed"
         _check(_NAME.fullmatch(self.name), f"name = {self.name!r}: {lower_case}")
-        _check(
-            _HOST.fullmatch(self.host), f"host = {self.host!r}: the name of a machine is needed, such as fl.example.org"
-        )
+        _check(_HOST.fullmatch(self.host), f"host = {self.host!r}: a machine's name is needed, such as fl.example.org")
         _check(0 < self.port < 65536, f"port = {self.port}: 1 to 65535 is allowed")
         _check(1 <= self.days <= 7300, f"days = {self.days}: 1 to 7300 is allowed")
         _check(
@@ -73,14 +71,8 @@ class Federation:
             raise InvalidInput(f"{path}: cannot be read ({error.strerror})") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidInput(f"{path}: is not TOML ({error})") from None
-        kinds: dict[str, type] = {
-            "name": str,
-            "host": str,
-            "sites": list,
-            "port": int,
-            "organisation": str,
-            "days": int,
-        }
+        kinds: dict[str, type] = {"name": str, "host": str, "sites": list}
+        kinds |= {"port": int, "organisation": str, "days": int}
         try:
             for key, value in content.items():
                 _check(key in kinds, f"unknown key {key!r}: one of {', '.join(kinds)}{hint(key, kinds)}")
@@ -166,7 +158,7 @@ def about(kit: Path) -> dict[str, Any]:
 
 
 def settle(kit: Path) -> None:
-    """Tell a coordinator's engine where its kit lies: its stores must be absolute, and not in ``/tmp`` for all to see."""
+    """Tell a coordinator's engine where its kit lies: its stores need absolute names outside ``/tmp``."""
     path = kit / "server" / "local" / "resources.json"
     resources = json.loads(path.read_text())
     store = kit.resolve() / "server" / "store"
@@ -207,19 +199,15 @@ def _provision(federation: Federation, work: Path, nvflare: Path) -> Path:
     """NVFlare's own kits; the folder that they are in."""
     template = {"template_file": ["master_template.yml"]}
     impl = "nvflare.lighter.impl"
+    org = {"org": federation.organisation}
     project = {
         "api_version": 3,
         "name": federation.name,
         "description": "made by undrift",
         "participants": [
-            {
-                "name": federation.host,
-                "type": "server",
-                "org": federation.organisation,
-                "fed_learn_port": federation.port,
-            },
-            *({"name": site, "type": "client", "org": federation.organisation} for site in federation.sites),
-            {"name": _user(federation), "type": "admin", "org": federation.organisation, "role": "project_admin"},
+            {"name": federation.host, "type": "server", **org, "fed_learn_port": federation.port},
+            *({"name": site, "type": "client", **org} for site in federation.sites),
+            {"name": _user(federation), "type": "admin", **org, "role": "project_admin"},
         ],
         "builders": [
             {"path": f"{impl}.workspace.WorkspaceBuilder", "args": template},
@@ -275,7 +263,7 @@ def _harden(kit: Path, own_class: str) -> None:
     _write_json(local / "resources.json", resources)
     nothing = dict.fromkeys(_RIGHTS, "none")
     needed = {"submit_job": "any", "manage_job": "any", "view": "any"}
-    roles = {role: nothing for role in ("org_admin", "lead", "member")}
+    roles = dict.fromkeys(("org_admin", "lead", "member"), nothing)
     _write_json(
         local / "authorization.json",
         {"format_version": "1.0", "permissions": {"project_admin": {**nothing, **needed}, **roles}},

@@ -45,7 +45,7 @@ class Bridge(Controller):  # type: ignore[misc]  # NVFlare has no types
 
         def ask(site: str, request: relay.Request, seconds: float) -> relay.Reply | None:
             if engine.get_client_from_name(site) is None:
-                raise Failed("is not in the engine's job: it was away when the job began")
+                raise Failed(bridge.LEFT_OUT)
             with engine.new_context() as context:  # a context belongs to one thread
                 message = Shareable({CONTENT: request})
                 replies = engine.send_aux_request([site], TOPIC, message, seconds, context, optional=True)

@@ -18,6 +18,7 @@ from typing import Any
 
 from undrift.deploy import engine as engines
 from undrift.deploy import kits
+from undrift.deploy.bridge import LEFT_OUT
 from undrift.deploy.pipe import Calls, Failure, socket_file
 from undrift.deploy.wire import at, left
 
@@ -74,11 +75,7 @@ class NVFlarePipe:
             self._await_engines(wanted, at(within / 2))
         reached = dict.fromkeys(wanted, "the engine's job could not be started")
         while missing := [site for site in wanted if reached[site] not in READY]:
-            if (
-                self._closed.is_set()
-                or not left(until)
-                or all(reached[site].startswith("is not in the engine's job") for site in missing)
-            ):
+            if all(reached[site] == LEFT_OUT for site in missing) or not left(until) or self._closed.is_set():
                 break
             if self.calls.connected:
                 began = at(0.0)
@@ -154,7 +151,8 @@ class _Admin:
                     start_new_session=True,
                 )
         stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None
+        assert stdin is not None
+        assert stdout is not None
         stdin.write(json.dumps(command) + "\n")
         stdin.flush()
         answer = json.loads(stdout.readline())
@@ -178,7 +176,7 @@ def write_job(folder: Path, token: str) -> None:
     config = folder / "app" / "config"
     config.mkdir(parents=True)
     meta = {"name": "undrift", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
-    rest = {"task_data_filters": [], "task_result_filters": [], "components": []}
+    rest: dict[str, Any] = {"task_data_filters": [], "task_result_filters": [], "components": []}
     bridge = {"id": "undrift", "path": kits.BRIDGE, "args": {"token": token}}
     relay = {"tasks": ["*"], "executor": {"path": kits.RELAY, "args": {}}}
     files: dict[Path, dict[str, Any]] = {

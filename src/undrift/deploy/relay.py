@@ -154,11 +154,11 @@ class _Errand:
 
 def _field(request: Request, name: str, kind: type[Any], most: float | None = None) -> Any:
     """A field of a request, of the right kind and size; the bridge is not believed more than others."""
-    value = request.get(name)
+    value: Any = request.get(name)
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
         raise Broken(f"a request whose {name!r} is not of kind {kind.__name__}")
-    if most is not None and not 0 <= value <= most:
+    if most is not None and not 0 <= float(value) <= most:
         raise Broken(f"a request whose {name!r} is {value}; 0 to {most:g} is allowed")
     return value
