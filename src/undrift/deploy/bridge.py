@@ -39,7 +39,7 @@ class Ask(Protocol):
 class Pace:
     """How an engine likes its requests. ``Pace(piece=LARGEST, wait=inf)``: one request a call, for slow starters."""
 
-    piece: int = 4 * CHUNK  # bytes of a message in a request
+    piece: int = 64 * CHUNK  # bytes of a message in a request; whole frames, so that no end need cut one
     wait: float = 5.0  # seconds that a relay may hold a request back while its site is at work
     grace: float = 10.0  # seconds more until a request counts as lost
     tries: int = 3  # of one request

@@ -44,14 +44,14 @@ class Federation:
     sites: tuple[str, ...]
     port: int = PORT
     organisation: str = "undrift"
-    days: int = 365  # that the authority's certificate is good for
+    days: int = 360  # that the certificates are good for
 
     def __post_init__(self) -> None:
         lower_case = "lower-case letters, digits and hyphens, at most 40, are allowed"
         _check(_NAME.fullmatch(self.name), f"name = {self.name!r}: {lower_case}")
         _check(_HOST.fullmatch(self.host), f"host = {self.host!r}: a machine's name is needed, such as fl.example.org")
         _check(0 < self.port < 65536, f"port = {self.port}: 1 to 65535 is allowed")
-        _check(1 <= self.days <= 7300, f"days = {self.days}: 1 to 7300 is allowed")
+        _check(1 <= self.days <= 360, f"days = {self.days}: 1 to 360 is allowed (NVFlare gives no member more)")
         _check(
             _ORGANISATION.fullmatch(self.organisation),
             f"organisation = {self.organisation!r}: letters, digits and underscores, at most 40, are allowed",
@@ -185,7 +185,8 @@ def page(federation: Federation, kits: list[Kit]) -> str:
    TLS, and drops whoever has no certificate of this federation. The sites open no port; they must be able to reach
    {federation.host}:{federation.port}.
 3. Delete the kits here once they have arrived. Keep `authority`, in a safe place and off the network: whoever has it
-   can make members of this federation. Its certificate is good for {federation.days} days.
+   can make members of this federation.
+4. All certificates end after {federation.days} days. Make new kits before that.
 """
 
 

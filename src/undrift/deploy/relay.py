@@ -95,6 +95,8 @@ class _Errand:
     def __init__(self, path: Path, request: Request, largest: int) -> None:
         seconds = _field(request, "seconds", float, 1e7)
         self.piece = _field(request, "piece", int, LARGEST)
+        if self.piece < CHUNK or self.piece % CHUNK:
+            raise Broken(f"pieces of {self.piece} bytes; whole frames of {CHUNK} are allowed")
         self.size = _field(request, "size", int, largest)
         self.largest = largest
         self.until = at(seconds)
@@ -142,6 +144,8 @@ class _Errand:
             self.answer = self.wire.receive_size(self.until, self.largest)
         self.last = {"size": self.answer, "data": self._take(min(self.piece, self.answer - self.pulled))}
         self.given += 1
+        if self.finished:
+            self.wire.close()
         return self.last
 
     def _take(self, length: int) -> bytes:
