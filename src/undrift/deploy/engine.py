@@ -7,6 +7,7 @@ imported.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import os
@@ -19,6 +20,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from undrift.core.errors import InvalidInput
 from undrift.deploy import kits
@@ -97,8 +99,7 @@ class Daemon:
         self.engine = engine
         self._stopped = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        if processes(self.folder):
-            raise InvalidInput(f"the engine of {self.kit} is running already")
+        self._lock = _lock(self.kit)
         self._keeper = threading.Thread(target=self._keep, daemon=True)
 
     def __enter__(self) -> Daemon:
@@ -120,11 +121,12 @@ class Daemon:
         self._end_all()
         self._keeper.join()
         self._end_all()
+        self._lock.close()
 
     def _keep(self) -> None:
         failures = 0
         while not self._stopped.is_set():
-            self._end_all()  # jobs of a daemon that was killed
+            self._end_all()  # what a daemon, or a keeper, that was killed has left behind
             self._clear()
             began = time.monotonic()
             with open(self.kit / "engine.log", "ab") as log:
@@ -157,6 +159,17 @@ class Daemon:
         for process in processes(self.folder):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)  # it has nothing to save
+
+
+def _lock(kit: Path) -> IO[str]:
+    """What only one keeper of a kit can hold; it is let go of when the keeper ends, in whatever way."""
+    lock = open(kit / "engine.lock", "w")  # noqa: SIM115
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise InvalidInput(f"the engine of {kit} is running already") from None
+    return lock
 
 
 def processes(folder: Path) -> list[int]:
