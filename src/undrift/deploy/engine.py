@@ -129,7 +129,7 @@ class Daemon:
             self._end_all()  # what a daemon, or a keeper, that was killed has left behind
             self._clear()
             began = time.monotonic()
-            with open(self.kit / "engine.log", "ab") as log:
+            with private(self.kit / "engine.log") as log:
                 self._process = subprocess.Popen(
                     ["bash", str(self.folder / "startup" / "sub_start.sh"), "--once"],
                     cwd=self.folder,
@@ -161,9 +161,14 @@ class Daemon:
                 os.kill(process, signal.SIGKILL)  # it has nothing to save
 
 
-def _lock(kit: Path) -> IO[str]:
+def private(path: Path) -> IO[bytes]:
+    """A file to append to, for its owner alone."""
+    return open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
+
+
+def _lock(kit: Path) -> IO[bytes]:
     """What only one keeper of a kit can hold; it is let go of when the keeper ends, in whatever way."""
-    lock = open(kit / "engine.lock", "w")  # noqa: SIM115
+    lock = private(kit / "engine.lock")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

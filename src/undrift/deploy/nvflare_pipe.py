@@ -78,9 +78,10 @@ class NVFlarePipe:
             if all(reached[site] == LEFT_OUT for site in missing) or not left(until) or self._closed.is_set():
                 break
             if self.calls.connected:
-                began = at(0.0)
+                again = at(PROBE)
                 reached |= self.calls.probe(missing, PROBE)
-                self._pause(began + PROBE)
+                if any(reached[site] not in READY for site in missing):
+                    self._pause(again)
             elif not self._submit(until):
                 self._pause(at(1.0))
         return reached
@@ -138,7 +139,7 @@ class _Admin:
 
     def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
         if self._process is None or self._process.poll() is not None:
-            with open(self.kit / "admin.log", "ab") as log:
+            with engines.private(self.kit / "admin.log") as log:
                 self._process = subprocess.Popen(
                     [str(self.engine / "bin" / "python"), "-m", "undrift.deploy.admin", str(self.kit.resolve())],
                     cwd=self.kit,
