@@ -24,10 +24,10 @@ from rich.progress import Progress
 
 from undrift.cli.display import COLUMNS, REFRESH, Display
 from undrift.core import rng
-from undrift.ledger import Ledger
+from undrift.experiment.progress import Progress as Where
+from undrift.ledger.store import Ledger
 from undrift.report.page import write_report
 from undrift.report.watch import Follower, Server
-from undrift.runner import Progress as Where
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from ledgers import add_run, entry

@@ -8,10 +8,10 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 from rich.console import Console
 
-from undrift.history import History
-from undrift.ledger import Ledger
+from undrift.analysis.comparison import comparison
+from undrift.ledger.history import History
+from undrift.ledger.store import Ledger
 from undrift.report.table import render, sentences
-from undrift.report.verdict import comparison
 
 PAGE = "<style>body{{margin:0;background:#1b1e24;color:#e6e6e6}}pre{{font:15px/1.25 monospace;padding:18px}}</style>{}"
 

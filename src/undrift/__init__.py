@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from undrift.core.records import Each, Had, Mean, Message, Scalar, State, Sum, Upload, Vector
     from undrift.core.training import Training
     from undrift.data import Dataset
-    from undrift.experiment import Experiment
-    from undrift.history import History
-    from undrift.ledger import Ledger
-    from undrift.runner import Result, run
+    from undrift.experiment.description import Experiment
+    from undrift.experiment.execute import Result
+    from undrift.experiment.start import run
+    from undrift.ledger.history import History
+    from undrift.ledger.store import Ledger
 
 # The module that a name comes from; the same names as above, for those who are not type checkers.
 _HOME = {
@@ -34,22 +35,22 @@ _HOME = {
     "Cost": "core.algorithm",
     "Dataset": "data",
     "Each": "core.records",
-    "Experiment": "experiment",
+    "Experiment": "experiment.description",
     "Had": "core.records",
-    "History": "history",
+    "History": "ledger.history",
     "InvalidInput": "core.errors",
-    "Ledger": "ledger",
+    "Ledger": "ledger.store",
     "Local": "core.local",
     "Mean": "core.records",
     "Message": "core.records",
-    "Result": "runner",
+    "Result": "experiment.execute",
     "Scalar": "core.records",
     "State": "core.records",
     "Sum": "core.records",
     "Training": "core.training",
     "Upload": "core.records",
     "Vector": "core.records",
-    "run": "runner",
+    "run": "experiment.start",
 }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from undrift.ledger import Ledger
+from undrift.ledger.store import Ledger
 from undrift.report.page import write_report
 from undrift.report.watch import Follower, Server
 

@@ -13,7 +13,7 @@ from pages import chromium, opened, pictures, tab, watched
 from playwright.sync_api import Browser, Page, expect
 
 from ledgers import add_run, entry
-from undrift.ledger import Ledger
+from undrift.ledger.store import Ledger
 from undrift.report.content import content
 from undrift.report.page import write_report
 

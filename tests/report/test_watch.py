@@ -16,7 +16,7 @@ import pytest
 
 from ledgers import add_run, entry
 from undrift.core.errors import InvalidInput
-from undrift.ledger import Ledger
+from undrift.ledger.store import Ledger
 from undrift.report.watch import Follower, Server, is_local
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from undrift.core.errors import InvalidInput
-from undrift.ledger import Ledger
+from undrift.ledger.store import Ledger
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)

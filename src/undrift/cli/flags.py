@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperOption
 
 from undrift.core.errors import InvalidInput, hint, unknown
 from undrift.core.settings import Setting
-from undrift.experiment import components
+from undrift.experiment.description import components
 
 _META = "undrift.flags"
 _PANELS = {

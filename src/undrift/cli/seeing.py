@@ -27,12 +27,13 @@ from undrift.cli.common import (
 from undrift.cli.flags import ExperimentCommand, parse_seeds
 from undrift.cli.runs import DataOption, ExperimentArgument, ModelOption, PartitionOption, description
 from undrift.core.errors import InvalidInput, unknown
-from undrift.experiment import parse_method
-from undrift.history import History
-from undrift.jobs import Done, Tell
-from undrift.ledger import Ledger, Run
+from undrift.experiment.description import parse_method
+from undrift.ledger.history import History
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 from undrift.report.content import check_runs
 from undrift.report.files import refuse_existing
+from undrift.studies.jobs import Done, Tell
 
 RunsArgument = Annotated[
     list[str] | None,
@@ -232,8 +233,8 @@ def sweep(
 
     A sweep that was stopped goes on with the same command. Ends with a table and, with -o, a heat map.
     """
-    from undrift import sweep as searching
     from undrift.report.plots import check_format
+    from undrift.studies import sweep as searching
 
     for kind, given, choices in (
         ("search", search, ("grid", "random", "optuna")),
@@ -298,7 +299,7 @@ def advise(
 
     undrift advise --data digits --partition dirichlet --alpha 0.1 --clients 50 --participate 10 --budget rounds=200
     """
-    from undrift import advise as piloting
+    from undrift.studies import advise as piloting
 
     if goal not in ("global", "personal"):
         raise unknown("goal", goal, ("global", "personal"))

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from undrift.advise import Budget, Pilot, Standing, _survivors, advise, conclusion
+from undrift.analysis.intervals import Spread
 from undrift.core.errors import InvalidInput
-from undrift.jobs import Done, Job, work_off
-from undrift.ledger import Ledger
-from undrift.report.verdict import Figure
-from undrift.sweep import Outcome, Score, Sweep, heat, heat_map, parse_over, run_sweep, table
+from undrift.ledger.store import Ledger
+from undrift.studies.advise import Budget, Pilot, Standing, _survivors, advise, conclusion
+from undrift.studies.jobs import Done, Job, work_off
+from undrift.studies.sweep import Outcome, Score, Sweep, heat, heat_map, parse_over, run_sweep, table
 
 BASE: dict[str, Any] = {"clients": 5, "participate": 2, "rounds": 2, "partition": {"name": "iid"}}
 
@@ -101,7 +101,7 @@ def test_the_best_of_an_equal_number_of_trials() -> None:
 
     def scored(method: str, *values: float) -> list[Score]:
         trial = plan.trial({"name": method}, {})
-        return [Score(trial, Figure.of([v]), v) for v in values]
+        return [Score(trial, Spread.of([v]), v) for v in values]
 
     found = Outcome(plan, {"fedavg": scored("fedavg", 0.7, 0.5), "fedprox": scored("fedprox", 0.9, 0.6, 0.3)})
     assert found.expected("fedavg") == pytest.approx(0.7)
@@ -160,7 +160,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 def standing(method: str, *accuracies: float, traffic: float = 1000) -> Standing:
     cost = {"bytes": traffic, "macs": 100.0, "seconds": 1.0}
-    return Standing(method, method.title(), 2, 20, 0.2, Figure.of(accuracies), cost)
+    return Standing(method, method.title(), 2, 20, 0.2, Spread.of(accuracies), cost)
 
 
 PILOT = Pilot(BASE, Budget("rounds", 100))

@@ -1,0 +1,1 @@
+"""Numbers from the histories of runs: no words, no drawing."""

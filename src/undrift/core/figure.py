@@ -1,0 +1,42 @@
+"""``Figure``: what a number of an evaluation is a number of. Which model, on which data, by which metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+GLOBAL, PERSONAL = "global", "personal"
+TEST, OWN_MEAN, OWN_WORST = "test", "own test (mean)", "own test (worst decile)"
+
+
+@dataclass(frozen=True, order=True)
+class Figure:
+    """The label of a number: a value, so that nobody has to make a text of it and parse it again."""
+
+    model: str = GLOBAL  # global, personal, or a name that the method gives
+    data: str = TEST  # the common test set, or the clients' own parts of it: their mean, their worst tenth
+    metric: str = "accuracy"
+
+    @property
+    def better(self) -> Literal["higher", "lower"]:
+        return "lower" if self.metric in _LOWER else "higher"
+
+    @property
+    def share(self) -> bool:
+        """Is it a part of 1, to be shown in percent?"""
+        return self.metric in _SHARES
+
+    @property
+    def words(self) -> str:
+        """As people say it."""
+        data = {TEST: "the test set", OWN_MEAN: "clients' own test data", OWN_WORST: "the worst tenth of the clients"}
+        return f"{self.metric} of the {self.model} model on {data.get(self.data, self.data)}"
+
+    def improves(self, value: float, on: float) -> bool:
+        return value > on if self.better == "higher" else value < on
+
+
+_SHARES = {"accuracy"}
+_LOWER = {"loss"}
+
+HEADLINE = Figure()

@@ -1,0 +1,1 @@
+"""From a description of an experiment to its rounds: described, prepared, executed, evaluated."""

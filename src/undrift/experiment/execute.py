@@ -1,0 +1,217 @@
+"""Playing the rounds of a prepared experiment, evaluating and recording as its plan says."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from undrift.core.cost import Spent
+from undrift.core.errors import InvalidInput
+from undrift.core.federation import build
+from undrift.core.figure import HEADLINE, Figure
+from undrift.core.loop import Loop, Round, Snapshot
+from undrift.core.runtime import Runtime
+from undrift.experiment.description import label_of
+from undrift.experiment.evaluate import Evaluation
+from undrift.experiment.prepare import Prepared
+from undrift.experiment.progress import Glance, Progress, Watcher, Within
+from undrift.experiment.recorder import Recorder
+from undrift.ledger.history import History
+from undrift.ledger.rows import Entry, RoundRow, Run
+from undrift.runtimes import create as create_runtime
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished (or stopped) run: its history, and the model it ended with."""
+
+    history: History
+    module: nn.Module | None
+    run: Run | None = None
+    ledger: Path | None = None
+
+    @property
+    def figure(self) -> Figure:
+        """What the run is judged by."""
+        return self.history.main_curve
+
+    @property
+    def value(self) -> float:
+        """The headline figure after the last evaluation: an accuracy, or the loss of a regression."""
+        return self.history.final
+
+    @property
+    def accuracy(self) -> float:
+        """The headline accuracy after the last evaluation. What has no classes has no accuracy."""
+        if not self.figure.share:
+            raise InvalidInput(
+                f"this run has no accuracy: it is judged by the {self.figure.words}; `value` is {self.value:.4g}"
+            )
+        return self.value
+
+    @property
+    def best(self) -> float:
+        return self.history.best
+
+    def reached(self, target: float) -> Any:
+        """Rounds, bytes, MACs and seconds to a target accuracy; None if it was not reached."""
+        return self.history.reached(target)
+
+    def __repr__(self) -> str:
+        value = f"{100 * self.value:.1f} %" if self.figure.share else f"{self.value:.4g}"
+        rounds = len(self.history.rounds)
+        count = f"{rounds} round{'' if rounds == 1 else 's'}"
+        return f"<{self.history.label}, seed {self.history.seed}: {value} {self.figure.words} after {count}>"
+
+
+def execute(
+    prepared: Prepared,
+    recorder: Recorder,
+    *,
+    watch: Watcher | None = None,
+    within: Glance | None = None,
+    runtime: Runtime | None = None,
+    workers: int | None = None,
+) -> Result:
+    """Play the rounds that are left."""
+    plan = prepared.plan
+    with recorder.holding(), contextlib.ExitStack() as stack:
+        try:
+            if runtime is None:
+                # A resumed run takes over the runtime that was chosen for it, and with it the bits.
+                chosen = recorder.run.facts.get("runtime", plan.runtime)
+                made = create_runtime(chosen, prepared.federation, workers or plan.workers)
+                runtime = stack.enter_context(made)
+            recorder.began(runtime)
+            snapshot = _played(prepared, recorder, runtime, _Watch(prepared, watch, within))
+        except KeyboardInterrupt:
+            recorder.ended("stopped", "interrupted")
+            raise
+        except BaseException as error:
+            with contextlib.suppress(Exception):
+                recorder.ended("failed", f"{type(error).__name__}: {error}")
+            raise
+        recorder.ended("finished")
+    return Result(recorder.history(), _module(prepared, snapshot), recorder.run, recorder.path)
+
+
+def _played(prepared: Prepared, recorder: Recorder, runtime: Runtime, watch: _Watch) -> Snapshot:
+    method, plan = prepared.method, prepared.plan
+    runtime.states = recorder.states(method, plan.device)
+    loop = Loop(prepared.federation, method, runtime, prepared.participate)
+    snapshot = recorder.resumed(method, plan.device) or loop.start()
+    watch.begin(snapshot, runtime)
+    while snapshot.round < plan.rounds and not method.finished(snapshot.server):
+        watch.next()
+        played = loop.play(snapshot)
+        snapshot = played.snapshot
+        last = snapshot.round == plan.rounds or method.finished(snapshot.server)
+        found = Evaluation()
+        if snapshot.round % plan.eval_every == 0 or last:
+            watch.evaluating()
+            found = prepared.evaluator(loop, snapshot)
+        recorder.record(_entry(prepared, played, found))
+        watch.played(snapshot, found)
+    return snapshot
+
+
+class _Watch:
+    """Tells whoever watches where the run is."""
+
+    def __init__(self, prepared: Prepared, watch: Watcher | None, within: Glance | None) -> None:
+        self._label, self._plan, self._cohort = label_of(prepared.method), prepared.plan, prepared.participate
+        self._watch, self._within = watch, within
+        self._value: tuple[Figure, float | None] = (HEADLINE, None)
+        self._evaluating = 0.0
+
+    def begin(self, snapshot: Snapshot, runtime: Runtime) -> None:
+        self._first = self._round = snapshot.round
+        self._began = self._since = time.perf_counter()
+        if self._within is not None:
+            runtime.notice = self._answered
+
+    def next(self) -> None:
+        self._round += 1
+        self._since, self._judging = time.perf_counter(), False
+
+    def _answered(self, clients: int) -> None:
+        self._glance("training", clients)
+
+    def evaluating(self) -> None:
+        self._since, self._judging = time.perf_counter(), True
+        self._glance("evaluating", 0)
+
+    def _glance(self, doing: Any, clients: int) -> None:
+        if self._within is not None:
+            spent = time.perf_counter() - self._since
+            plan = self._plan
+            self._within(Within(self._label, plan.seed, self._round, plan.rounds, doing, clients, self._cohort, spent))
+
+    def played(self, snapshot: Snapshot, found: Evaluation) -> None:
+        now = time.perf_counter()
+        self._value = found.headline or self._value
+        self._evaluating += now - self._since if self._judging else 0
+        if self._watch is None:
+            return
+        plan, (figure, value), done = self._plan, self._value, snapshot.round - self._first
+        seconds = now - self._began
+        self._watch(
+            Progress(
+                self._label, plan.seed, snapshot.round, plan.rounds, value, seconds, done, figure, self._evaluating
+            )
+        )
+
+
+def _entry(prepared: Prepared, played: Round, found: Evaluation) -> Entry:
+    spent: Spent = played.spent
+    name = prepared.federation.population.name
+    row = RoundRow(
+        round=played.snapshot.round,
+        seconds=played.seconds,
+        client_seconds=spent.seconds,
+        bytes_up=spent.bytes_up,
+        bytes_down=spent.bytes_down,
+        gradients=spent.gradients,
+        forwards=spent.forwards,
+        head_gradients=spent.head_gradients,
+        macs=prepared.federation.profile.macs(spent),
+        participants=0 if played.skipped else played.cohort.size,
+        rejected=len(played.rejected),
+        skipped=int(played.skipped),
+        drift=played.drift,
+        notes=played.notes,
+    )
+    return Entry(
+        row,
+        metrics=found.metrics,
+        clients=found.clients,
+        rejections={name(client): reason for client, reason in played.rejected.items()},
+        server=played.snapshot.server,
+        buffers=played.snapshot.buffers,
+    )
+
+
+def _module(prepared: Prepared, snapshot: Snapshot) -> nn.Module | None:
+    """A plain module with the final global model in it."""
+    models = prepared.method.models(snapshot.server)
+    if not models:
+        return None
+    module = build(prepared.federation.module, prepared.plan.seed)
+    with torch.no_grad():
+        views = prepared.federation.layout.views(next(iter(models.values())))
+        for name, parameter in module.named_parameters():
+            if name in views:
+                parameter.copy_(views[name])
+        at = {True: 0, False: 0}
+        for _, buffer in module.named_buffers():
+            floating = buffer.is_floating_point()
+            source = snapshot.buffers.floats if floating else snapshot.buffers.counts
+            buffer.copy_(source[at[floating] : at[floating] + buffer.numel()].view(buffer.shape))
+            at[floating] += buffer.numel()
+    return module

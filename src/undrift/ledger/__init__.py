@@ -1,0 +1,1 @@
+"""Where runs are recorded, and what is read from there."""
