@@ -37,6 +37,7 @@ def run(
     watch: Watcher | None = None,
     resume: bool = False,
     track: str | None = None,
+    facts: Mapping[str, Any] | None = None,
     runtime: str = "serial",
     **plan: Any,
 ) -> Result:
@@ -45,7 +46,7 @@ def run(
     A factory, rather than a module, lets the seed cover the initial weights too. ``plan`` takes ``clients``,
     ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. With ``ledger`` every round
     is recorded; ``resume=True`` goes on with the run of that name where it stopped. ``track`` writes the rounds to
-    ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without.
+    ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without. ``facts`` are recorded beside the description.
     """
     method, dataset = _method(algorithm), _dataset(data)
     partition, training = _partitioner(partition), _training(training)
@@ -74,7 +75,7 @@ def run(
             found = book.run(title)
             check_same(found, prepared)
         else:
-            found = book.add(title, description, prepared.facts())
+            found = book.add(title, description, prepared.facts() | dict(facts or {}))
         return execute(prepared, tracked(InLedger(book, found), track), watch=watch)
 
 
