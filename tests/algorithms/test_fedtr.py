@@ -12,7 +12,7 @@ from test_variates import slope
 from recording import average, recorded, states
 from undrift.algorithms import create
 from undrift.algorithms.fedtr import Client
-from undrift.core.centroids import distance
+from undrift.algorithms.parts.centroids import distance
 from undrift.core.states import Kept
 from worked import play, quadratics, small, toy, trajectory
 

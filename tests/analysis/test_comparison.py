@@ -17,7 +17,9 @@ from undrift.analysis.comparison import Comparison, comparison
 from undrift.analysis.intervals import paired_difference
 from undrift.analysis.verdict import verdicts
 from undrift.core.errors import InvalidInput
+from undrift.core.figure import Figure
 from undrift.ledger.history import History
+from undrift.ledger.rows import RoundRow
 from undrift.ledger.store import Ledger
 from undrift.report import table
 from undrift.report.sentences import Sentence, headline_of, remark, said, target_source
@@ -271,9 +273,10 @@ def test_text_has_a_line_per_method(book: Ledger) -> None:
 
 def history(method: str, seed: int, curve: tuple[str, str, str], values: list[float]) -> History:
     """A run without a ledger, judged by the given figure."""
-    cost = {"bytes_up": 3, "bytes_down": 2, "macs": 7, "seconds": 0.25, "participants": 2, "rejected": 0, "skipped": 0}
-    rows = [{"round": i, **cost} for i in range(1, len(values) + 1)]
-    metrics = [(i, *curve, v) for i, v in enumerate(values, 1)]
+    rows = [
+        RoundRow(i, bytes_up=3, bytes_down=2, macs=7, seconds=0.25, participants=2) for i in range(1, len(values) + 1)
+    ]
+    metrics = [(i, Figure(*curve), v) for i, v in enumerate(values, 1)]
     return History(method, seed, rows, metrics, len(values), experiment={"algorithm": {"name": method}})
 
 

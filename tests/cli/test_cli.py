@@ -14,6 +14,7 @@ import pytest
 
 from undrift import cli
 from undrift.cli.common import show_warnings
+from undrift.core.figure import Figure
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
 
@@ -95,7 +96,7 @@ def test_a_run_of_pfedmo_shows_its_two_controls(capsys: pytest.CaptureFixture[st
     out = " ".join(capsys.readouterr().out.split())  # wherever lines are folded
     with Ledger("runs/ledger.sqlite") as ledger:
         mine, control = ledger.runs()
-        accuracy = History.of(ledger, control).curve("global", "test", "accuracy")[1][-1]
+        accuracy = History.of(ledger, control).curve(Figure())[1][-1]
     assert "representation model, accuracy on" in out
     assert f"Its control FedNAG (gamma=0.7), on the same partition, ends at {100 * accuracy:.1f} %" in out
     assert (mine.name, control.name) == ("mine", "mine-fednag")

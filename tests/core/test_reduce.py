@@ -18,7 +18,7 @@ from undrift.algorithms import create
 from undrift.core.algorithm import Broadcast, Displaced, Trained
 from undrift.core.drift import Drift
 from undrift.core.loop import Loop
-from undrift.core.records import Each, Mean, Sum, Upload, Vector
+from undrift.core.records import Each, Mean, Message, Sum, Upload, Vector
 from undrift.core.reduce import Block, Reduction, Reply, weighted_mean
 from undrift.core.runtime import Exchanged, Task, settle
 from undrift.core.states import Memory, States
@@ -107,8 +107,8 @@ def test_drift_is_what_its_definition_says(as_model: bool) -> None:
     rows, start = draw(6).numpy(), draw(1, seed=1)[0].numpy()
     down = Broadcast(torch.from_numpy(start))
     found = Drift(Trained, down) if as_model else Drift(Displaced, down)
-    for row in rows:
-        found.add(Trained(torch.from_numpy(start + row)) if as_model else Displaced(torch.from_numpy(row)))
+    for place, row in enumerate(rows):
+        found.add(Trained(torch.from_numpy(start + row)) if as_model else Displaced(torch.from_numpy(row)), place)
     mean = rows.mean(0)
     lengths = np.linalg.norm(rows, axis=1)
     assert found.figures() == pytest.approx(
@@ -129,19 +129,40 @@ class Shaped(Upload):
 def test_updates_of_any_shape_have_a_drift_one_by_one_and_by_the_block(shape: tuple[int, ...]) -> None:
     rows = torch.from_numpy(np.random.default_rng(2).normal(size=(4, *shape)))
     single, whole = (Drift(Shaped, Broadcast(torch.zeros(5))) for _ in range(2))
-    for row in rows:
-        single.add(Shaped(row))
-    whole.add_rows(Shaped(rows))
+    for place, row in enumerate(rows):
+        single.add(Shaped(row), place)
+    whole.add_rows(Shaped(rows), 0)
     flat = rows.reshape(4, -1).numpy()
     spread = np.sqrt(np.mean(np.sum((flat - flat.mean(0)) ** 2, axis=1)))
     assert single.figures()["distance"] == pytest.approx(spread, rel=1e-12)
     assert whole.figures() == pytest.approx(single.figures(), rel=1e-12)
 
 
+class Own(Upload):
+    x: Each[Vector]
+
+
+class OwnStarts(Message):
+    x: Each[Vector]
+
+
+def test_where_every_client_begins_elsewhere_its_update_is_counted_from_there() -> None:
+    rows, starts = draw(6), draw(6, seed=1)
+    usual, single, whole = Drift(Displaced, Broadcast(starts[0])), *(Drift(Own, OwnStarts(starts)) for _ in range(2))
+    for place in (0, 1, 3, 4, 5):  # the upload at place 2 was rejected
+        usual.add(Displaced(rows[place]), place)
+        single.add(Own(starts[place] + rows[place]), place)
+    whole.add_rows(Own(starts[:2] + rows[:2]), 0)
+    whole.add_rows(Own(starts[3:] + rows[3:]), 3)
+    assert len(usual.figures()) == 3
+    assert single.figures() == pytest.approx(usual.figures(), rel=1e-11)
+    assert whole.figures() == pytest.approx(usual.figures(), rel=1e-11)
+
+
 def test_updates_that_are_zero_have_no_drift() -> None:
     found = Drift(Displaced, Broadcast(torch.zeros(5)))
-    for _ in range(2):
-        found.add(Displaced(torch.zeros(5)))
+    for place in range(2):
+        found.add(Displaced(torch.zeros(5)), place)
     assert found.figures() == {"cosine": 0.0, "distance": 0.0, "amp": 0.0}
 
 

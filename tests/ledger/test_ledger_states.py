@@ -15,13 +15,8 @@ from undrift.core.records import Nothing
 from undrift.core.states import Kept, elsewhere
 from undrift.core.vector import Buffers
 from undrift.ledger import states as module
+from undrift.ledger.rows import Entry, RoundRow
 from undrift.ledger.states import LedgerStates
-from undrift.ledger.store import Entry
-
-ROW = {
-    "seconds": 0.0, "client_seconds": 0.0, "bytes_up": 0, "bytes_down": 0, "gradients": 0, "forwards": 0, "macs": 0,
-    "participants": 0, "rejected": 0, "skipped": 0, "drift": "{}", "notes": "{}",
-}  # fmt: skip
 
 
 def kept(value: float, round: int) -> Kept:
@@ -48,10 +43,10 @@ def test_nothing_that_is_not_yet_committed_leaves_memory(tmp_path: Path, monkeyp
             found = {client: float(states.load(client).state.floats[0]) for client in clients}  # type: ignore
             assert found == {client: 10.0 * round + client for client in clients}
             if round == 1:
-                book.record(run, Entry(1, ROW, kept=states.unwritten()))
+                book.record(run, Entry(RoundRow(1), kept=states.unwritten()))
         assert float(states.load(0).state.floats[0]) == 10.0  # type: ignore[union-attr]  # its write is under way
         free.set()
-        book.record(run, Entry(2, ROW, kept=states.unwritten()))
+        book.record(run, Entry(RoundRow(2), kept=states.unwritten()))
         book.flush()
         for client in range(12, 16):
             states.hold(client, kept(client, 3))
@@ -78,7 +73,7 @@ def test_rounds_of_clients_that_keep_their_states_themselves_are_recorded(tmp_pa
         states = LedgerStates(book, run, Nothing, rounds=True)
         states.hold(3, elsewhere(5))
         states.commit([3], 5)
-        book.record(run, Entry(5, ROW, kept=states.unwritten()))
+        book.record(run, Entry(RoundRow(5), kept=states.unwritten()))
         book.flush()
         again = LedgerStates(book, run, Nothing, rounds=True)
         assert (again.accepted(3), again.accepted(4)) == (5, 0)

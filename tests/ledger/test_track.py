@@ -12,7 +12,8 @@ import pytest
 import undrift
 from ledgers import add_run, entry
 from undrift.core.errors import InvalidInput
-from undrift.ledger.store import Ledger, Run
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 from undrift.ledger.track import scalars, tracker
 
 

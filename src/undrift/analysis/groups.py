@@ -68,7 +68,7 @@ class Group:
     @cached_property
     def figure(self) -> Figure:
         """Which figure the group is judged by."""
-        return Figure(*self.runs[0].main_curve)
+        return self.runs[0].main_curve
 
     @cached_property
     def pools_data(self) -> bool:
@@ -107,7 +107,7 @@ class Group:
             return np.tile(self.at.astype(np.float64), (len(self.runs), 1))
         rows = []
         for run in self.runs:
-            totals = dict(zip((row["round"] for row in run.rounds), run.cumulative(column).tolist(), strict=True))
+            totals = dict(zip((row.round for row in run.rounds), run.cumulative(column).tolist(), strict=True))
             rows.append([totals[r] for r in self.at.tolist()])
         return np.array(rows, np.float64).reshape(len(self.runs), len(self.at))
 
@@ -120,7 +120,7 @@ class Group:
     @cached_property
     def rounds(self) -> int:
         """How many rounds all runs of the group have behind them."""
-        return min((len(run.rounds) and int(run.rounds[-1]["round"]) for run in self.runs), default=0)
+        return min((len(run.rounds) and run.rounds[-1].round for run in self.runs), default=0)
 
 
 def grouped(histories: Sequence[History]) -> tuple[list[Group], list[Remark]]:
@@ -186,7 +186,7 @@ def _sort(history: History) -> dict[str, Any]:
         "label": history.label,
         "data fingerprint": history.facts.get("data_fingerprint"),
         "parameters": history.facts.get("parameters"),
-        "curve": history.main_curve if history.metrics else None,
+        "curve": vars(history.main_curve) if history.metrics else None,
     }
 
 

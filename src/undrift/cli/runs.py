@@ -31,7 +31,7 @@ from undrift.cli.display import watching
 from undrift.cli.flags import ExperimentCommand, as_changes, given, parse_seeds
 from undrift.cli.showing import announce, print_json
 from undrift.core.errors import InvalidInput
-from undrift.core.figure import TEST
+from undrift.core.figure import GLOBAL, Figure
 from undrift.data import data_root
 from undrift.experiment.description import Experiment, merge, parse_method, read_toml
 from undrift.experiment.execute import Result
@@ -39,7 +39,8 @@ from undrift.experiment.prepare import completed, refuse
 from undrift.experiment.progress import Watcher
 from undrift.experiment.start import resume_experiment, start_experiment
 from undrift.ledger.history import History
-from undrift.ledger.store import Ledger, Run
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 from undrift.ledger.track import available
 from undrift.report.table import cells, headers, render, sentences
 
@@ -352,9 +353,9 @@ def _beside(histories: Sequence[History]) -> list[str]:
     """What the methods' other models reach: pFedMo's server-side model alone, for one."""
     found: dict[tuple[str, str], list[float]] = {}
     for history in histories:
-        for model in dict.fromkeys(m for _, m, d, k, _ in history.metrics if (d, k) == (TEST, "accuracy")):
-            if model != "global":
-                found.setdefault((history.label, model), []).append(history.curve(model, TEST, "accuracy")[1][-1])
+        for figure in history.figures:
+            if figure.model != GLOBAL and figure == Figure(figure.model):
+                found.setdefault((history.label, figure.model), []).append(history.curve(figure)[1][-1])
     return [
         f"{label}: its {model} model alone ends at {100 * sum(values) / len(values):.1f} % on the test set."
         for (label, model), values in found.items()

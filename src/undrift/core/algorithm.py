@@ -115,6 +115,9 @@ class Algorithm(Settings, Generic[S, C, D, U]):
     def check(self, training: Training, layout: Layout, steps: int) -> None:
         """Refuse or warn about a combination with the training settings; ``steps`` is the largest K of any client."""
 
+    def check_start(self, x: Tensor, population: Population) -> None:
+        """Warn about a setting that does not suit the initial model x, or who takes part."""
+
     def needs_features(self) -> bool:
         """Does it, with these settings, need a model that has features?"""
         return False
@@ -206,27 +209,3 @@ class Averaging(Algorithm[Global, C, Broadcast, Trained]):
 
     def server_update(self, server: Global, up: Trained, cohort: Cohort) -> Global:
         return Global(up.x)
-
-
-class Sharing(Settings):
-    """For methods in which a client may keep the last layer of its model to itself.
-
-    The server's ``x`` is then the rest, the body, and the client's ``head`` that layer; otherwise ``head`` is empty.
-    """
-
-    share: Annotated[Literal["all", "extractor"], "what is shared: the model, or all but its last layer"] = "all"
-
-    def shared(self, x: Tensor, layout: Layout) -> Tensor:
-        return x if self.share == "all" else layout.split(x, "body")
-
-    def private(self, x: Tensor, layout: Layout) -> Tensor:
-        return x[:0] if self.share == "all" else layout.split(x, "head")
-
-    def whole(self, shared: Tensor, private: Tensor, layout: Layout) -> Tensor:
-        return shared if self.share == "all" else layout.join(body=shared, head=private)
-
-    def models(self, server: Any) -> dict[str, Tensor]:
-        return {"global": server.x} if self.share == "all" else {}
-
-    def personal(self, server: Any, me: Any, client: int, layout: Layout) -> Tensor | None:
-        return None if self.share == "all" else self.whole(server.x, me.head, layout)

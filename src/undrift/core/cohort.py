@@ -26,6 +26,7 @@ class Population:
     samples: NDArray[np.int64]
     layout: Layout  # of the model they train
     names: tuple[str, ...] | None = None  # None: clients are called by their number
+    public: int = 0  # samples that the server itself may train on
 
     @property
     def size(self) -> int:

@@ -68,7 +68,7 @@ class Federation:
         if (samples == 0).any():
             empty = int(np.flatnonzero(samples == 0)[0])
             raise InvalidInput(f"client {self.names[empty] if self.names else empty} has no samples")
-        return Population(samples, self.layout, self.names)
+        return Population(samples, self.layout, self.names, 0 if self.public is None else len(self.public))
 
     @cached_property
     def profile(self) -> Profile:

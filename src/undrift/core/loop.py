@@ -55,6 +55,7 @@ class Loop:
         self._start, self._buffers = federation.start()
         self._server_trainer: Trainer | None = None
         fit(method, federation)
+        method.check_start(self._start, federation.population)
         if method.needs_public and (federation.public is None or federation.scoring is None):
             raise InvalidInput(
                 f"{method.title} needs public data on the server, to train on and to score models with, "

@@ -176,7 +176,7 @@ class Tally:
         portions = self._portions[place : place + len(block.clients)]
         self._reduction.add_rows(block.up, portions)
         if self._drift is not None:
-            self._drift.add_rows(block.up)
+            self._drift.add_rows(block.up, place)
         for spent in block.spent:
             spent.bytes_down = self._down_bytes
         clients, nothing = block.clients.tolist(), [None] * len(block.clients)
@@ -189,7 +189,7 @@ class Tally:
         reply.spent.bytes_down = self._down_bytes
         self._reduction.add(reply.up, self._portions[place])
         if self._drift is not None:
-            self._drift.add(reply.up)
+            self._drift.add(reply.up, place)
         own = not self._task.method.shares_buffers
         if not self._task.survey:
             kept = Kept(reply.state, reply.buffers if own else None, reply.round) if reply.state is not None else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from undrift.experiment.prepare import Prepared
 from undrift.experiment.progress import Glance, Progress, Watcher, Within
 from undrift.experiment.recorder import Recorder
 from undrift.ledger.history import History
-from undrift.ledger.store import Entry, Run
+from undrift.ledger.rows import Entry, RoundRow, Run
 from undrift.runtimes import create as create_runtime
 
 
@@ -40,7 +39,7 @@ class Result:
     @property
     def figure(self) -> Figure:
         """What the run is judged by."""
-        return Figure(*self.history.main_curve)
+        return self.history.main_curve
 
     @property
     def value(self) -> float:
@@ -172,23 +171,25 @@ class _Watch:
 def _entry(prepared: Prepared, played: Round, found: Evaluation) -> Entry:
     spent: Spent = played.spent
     name = prepared.federation.population.name
-    return Entry(
+    row = RoundRow(
         round=played.snapshot.round,
-        row={
-            "seconds": played.seconds,
-            "client_seconds": spent.seconds,
-            "bytes_up": spent.bytes_up,
-            "bytes_down": spent.bytes_down,
-            "gradients": spent.gradients,
-            "forwards": spent.forwards,
-            "macs": prepared.federation.profile.macs(spent),
-            "participants": 0 if played.skipped else played.cohort.size,
-            "rejected": len(played.rejected),
-            "skipped": int(played.skipped),
-            "drift": json.dumps(played.drift),
-            "notes": json.dumps(played.notes),
-        },
-        metrics=[(figure.model, figure.data, figure.metric, value) for figure, value in found.metrics],
+        seconds=played.seconds,
+        client_seconds=spent.seconds,
+        bytes_up=spent.bytes_up,
+        bytes_down=spent.bytes_down,
+        gradients=spent.gradients,
+        forwards=spent.forwards,
+        head_gradients=spent.head_gradients,
+        macs=prepared.federation.profile.macs(spent),
+        participants=0 if played.skipped else played.cohort.size,
+        rejected=len(played.rejected),
+        skipped=int(played.skipped),
+        drift=played.drift,
+        notes=played.notes,
+    )
+    return Entry(
+        row,
+        metrics=found.metrics,
         clients=found.clients,
         rejections={name(client): reason for client, reason in played.rejected.items()},
         server=played.snapshot.server,

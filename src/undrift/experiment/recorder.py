@@ -6,7 +6,6 @@ its history. It decides nothing about training.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,14 +14,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from undrift.core.algorithm import Method
+from undrift.core.figure import Figure
 from undrift.core.loop import Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.states import Memory, States
 from undrift.core.vector import Buffers
 from undrift.experiment.prepare import Prepared
 from undrift.ledger.history import History
+from undrift.ledger.rows import Entry, RoundRow, Run
 from undrift.ledger.states import LedgerStates
-from undrift.ledger.store import Entry, Ledger, Run
+from undrift.ledger.store import Ledger
 from undrift.ledger.track import Tracker, available, tracker
 
 
@@ -65,8 +66,8 @@ class InMemory:
     def __init__(self, prepared: Prepared, name: str = "", description: Mapping[str, Any] | None = None) -> None:
         self.run = Run(0, name, "running", time.time(), dict(description or {}), prepared.facts(), "", 0)
         self._plan = prepared.plan
-        self._rounds: list[dict[str, Any]] = []
-        self._metrics: list[tuple[int, str, str, str, float | None]] = []
+        self._rounds: list[RoundRow] = []
+        self._metrics: list[tuple[int, Figure, float | None]] = []
         self._status = "running"
 
     @contextmanager
@@ -83,9 +84,8 @@ class InMemory:
         self.run.facts.update(_told(runtime))
 
     def record(self, entry: Entry) -> None:
-        row = {k: json.loads(v) if k in ("drift", "notes") else v for k, v in entry.row.items()}
-        self._rounds.append({"round": entry.round, **row})
-        self._metrics += [(entry.round, *metric) for metric in entry.metrics]
+        self._rounds.append(entry.row)
+        self._metrics += [(entry.round, figure, value) for figure, value in entry.metrics]
 
     def ended(self, status: str, message: str = "") -> None:
         self._status = status

@@ -20,7 +20,8 @@ from undrift.experiment.execute import Result, execute
 from undrift.experiment.prepare import Loss, Prepared, completed, prepare, prepare_experiment
 from undrift.experiment.progress import Glance, Watcher
 from undrift.experiment.recorder import InLedger, InMemory, tracked
-from undrift.ledger.store import Ledger, Run
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 from undrift.models import LOSSES, ModelSpec, default_model, spec
 
 

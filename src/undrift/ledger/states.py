@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from undrift.core.records import State
 from undrift.core.states import Kept, States
-from undrift.ledger.store import Ledger, Run
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 
 LIMIT = 256 << 20  # bytes of states that stay in memory
 

@@ -6,18 +6,17 @@ that is resumed goes on there too.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from undrift.core.errors import InvalidInput, unknown
-from undrift.ledger.store import Entry, Run
+from undrift.ledger.rows import Entry, Run
 
 KINDS = ("tensorboard", "mlflow")
 
@@ -65,13 +64,12 @@ def _address(where: str | Path | None) -> str | None:
 def scalars(entry: Entry) -> Iterator[tuple[str, float]]:
     """The numbers of a round by name; what is not a number is left out."""
     found: list[tuple[str, Any]] = [
-        (f"{metric}/{model} model on {data}", value) for model, data, metric, value in entry.metrics
+        (f"{figure.metric}/{figure.model} model on {figure.data}", value) for figure, value in entry.metrics
     ]
-    for column, value in entry.row.items():
-        if column in ("drift", "notes"):
-            inner = json.loads(value) if isinstance(value, str) else value
-            found += [(f"{column}/{name}", v) for name, v in inner.items()]
-        else:
+    for column, value in entry.row.plain().items():
+        if isinstance(value, Mapping):
+            found += [(f"{column}/{name}", v) for name, v in value.items()]
+        elif column != "round":
             found.append((f"cost/{column}", value))
     for name, value in found:
         if isinstance(value, int | float) and math.isfinite(value):

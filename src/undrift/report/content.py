@@ -16,10 +16,12 @@ import numpy as np
 from undrift.analysis.comparison import Comparer, Comparison
 from undrift.analysis.groups import grouped
 from undrift.core.errors import InvalidInput
+from undrift.core.figure import Figure
 from undrift.data.partition import Partition, heterogeneity
 from undrift.experiment.description import SECTIONS, components
 from undrift.ledger.history import History
-from undrift.ledger.store import Ledger, Run
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 from undrift.report import sentences, table, words
 
 SHOWN_CLIENTS = 100  # columns of a partition picture, and points of a fairness strip
@@ -137,8 +139,8 @@ def _run(ledger: Ledger, run: Run, history: History) -> dict[str, Any]:
     at = sorted({r for r, *_ in history.metrics})
     where = {r: i for i, r in enumerate(at)}
     figures: dict[str, list[float | None]] = {}
-    for r, model, data, metric, value in history.metrics:
-        figures.setdefault(_figure_name(model, data, metric), [None] * len(at))[where[r]] = short(value)
+    for r, figure, value in history.metrics:
+        figures.setdefault(_figure_name(figure), [None] * len(at))[where[r]] = short(value)
     return {
         "name": run.name,
         "label": history.label,
@@ -147,20 +149,20 @@ def _run(ledger: Ledger, run: Run, history: History) -> dict[str, Any]:
         "message": run.message,
         "planned": history.planned,
         "created": datetime.fromtimestamp(run.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-        "rounds": [row["round"] for row in rounds],
-        "up": np.cumsum([row["bytes_up"] for row in rounds], dtype=np.int64).tolist(),
-        "down": np.cumsum([row["bytes_down"] for row in rounds], dtype=np.int64).tolist(),
-        "macs": [int(v) for v in np.cumsum([row["macs"] for row in rounds], dtype=np.int64)],
-        "seconds": [short(v) for v in np.cumsum([row["seconds"] for row in rounds])],
-        "participants": [row["participants"] for row in rounds],
+        "rounds": [row.round for row in rounds],
+        "up": np.cumsum([row.bytes_up for row in rounds], dtype=np.int64).tolist(),
+        "down": np.cumsum([row.bytes_down for row in rounds], dtype=np.int64).tolist(),
+        "macs": [int(v) for v in np.cumsum([row.macs for row in rounds], dtype=np.int64)],
+        "seconds": [short(v) for v in np.cumsum([row.seconds for row in rounds])],
+        "participants": [row.participants for row in rounds],
         "rejected": history.rejected,
         "skipped": history.skipped,
         "rejections": [[at_, client, reason] for at_, client, reason in ledger.rejections(run)[:20]],
         "at": at,
         "figures": figures,
-        "main": _figure_name(*history.main_curve),
-        "drift": _columns([row["drift"] for row in rounds]),
-        "notes": _columns([row["notes"] for row in rounds]),
+        "main": _figure_name(history.main_curve),
+        "drift": _columns([row.drift for row in rounds]),
+        "notes": _columns([row.notes for row in rounds]),
         "partition": history.facts.get("partition_fingerprint", ""),
         "command": command(history.experiment),
         "typed": str(history.facts.get("command", "")),
@@ -168,8 +170,8 @@ def _run(ledger: Ledger, run: Run, history: History) -> dict[str, Any]:
     }
 
 
-def _figure_name(model: str, data: str, metric: str) -> str:
-    return f"{metric} of the {model} model on {data}"
+def _figure_name(figure: Figure) -> str:
+    return f"{figure.metric} of the {figure.model} model on {figure.data}"
 
 
 def short(value: float | None) -> float | None:
@@ -199,10 +201,8 @@ def _facts(history: History) -> dict[str, str]:
 
 def _series(histories: Sequence[History]) -> list[str]:
     """All labelled figures, the headline ones first."""
-    mains = [_figure_name(*h.main_curve) for h in histories if h.metrics]
-    names = [
-        _figure_name(m, d, k) for h in histories for m, d, k in dict.fromkeys((m, d, k) for _, m, d, k, _ in h.metrics)
-    ]
+    mains = [_figure_name(h.main_curve) for h in histories if h.metrics]
+    names = [_figure_name(figure) for h in histories for figure in h.figures]
     return list(dict.fromkeys([*mains, *sorted(names)]))
 
 

@@ -21,7 +21,8 @@ from undrift.core.errors import InvalidInput, no_features
 from undrift.core.vector import Buffers
 from undrift.experiment.description import Experiment
 from undrift.experiment.prepare import Prepared, prepare_experiment
-from undrift.ledger.store import Ledger, Run
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 from undrift.report.plots import drawing
 
 

@@ -19,6 +19,8 @@ import numpy as np
 from undrift import algorithms
 from undrift.analysis.intervals import Interval, Spread, paired_difference
 from undrift.core.errors import InvalidInput
+from undrift.core.figure import GLOBAL, HEADLINE, OWN_MEAN, PERSONAL
+from undrift.core.figure import Figure as Label
 from undrift.core.settings import at_least
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
@@ -207,9 +209,8 @@ def _probe(
 def _figures(history: History, goal: Goal) -> list[float]:
     """The accuracies a method is judged by; empty where it has none of that kind."""
     if goal == "global":
-        return history.curve("global", "test", "accuracy")[1]
-    personal = history.curve("personal", "own test (mean)", "accuracy")[1]
-    return personal or history.curve("global", "own test (mean)", "accuracy")[1]
+        return history.curve(HEADLINE)[1]
+    return history.curve(Label(PERSONAL, OWN_MEAN))[1] or history.curve(Label(GLOBAL, OWN_MEAN))[1]
 
 
 def _standing(

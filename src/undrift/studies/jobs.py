@@ -18,7 +18,8 @@ from undrift.experiment.description import Experiment
 from undrift.experiment.prepare import completed
 from undrift.experiment.progress import Glance, Watcher
 from undrift.experiment.start import check_described, resume_experiment, run, start_experiment
-from undrift.ledger.store import Ledger, Run
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 
 
 @dataclass(frozen=True)
