@@ -176,7 +176,7 @@ def test_algorithms_and_partition_tell_what_there_is(capsys: pytest.CaptureFixtu
     for name in ("fedavg", "fedprox", "scaffold", "feddyn", "fedtrip", "moon"):
         assert f"\n{name}  " in "\n" + everything
     assert cli.run(["algorithms", "fedtrip", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["fedtrip"]["settings"]["mu"]["default"] == 0.4
+    assert json.loads(capsys.readouterr().out)["fedtrip"]["settings"]["mu"]["default"] == "auto"
     assert cli.run(["partition", "--alpha", "0.1", "--clients", "5", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert sum(value["sizes"]) == sum(map(sum, value["histogram"])) == 1438

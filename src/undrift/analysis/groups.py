@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -128,7 +129,7 @@ def grouped(histories: Sequence[History]) -> tuple[list[Group], list[Remark]]:
     sorts: dict[str, list[History]] = {}
     for history in histories:
         sorts.setdefault(json.dumps(_sort(history), sort_keys=True), []).append(history)
-    labels = _labels([runs[0] for runs in sorts.values()])
+    labels = _labels([replace(runs[0], label=_common([run.label for run in runs])) for runs in sorts.values()])
     groups: list[Group] = []
     remarks: list[Remark] = []
     for label, runs in zip(labels, sorts.values(), strict=True):
@@ -183,11 +184,20 @@ def _sort(history: History) -> dict[str, Any]:
     """All that must be equal for two runs to be repetitions of one another."""
     return {
         **_flat(history.experiment),
-        "label": history.label,
+        "label": None if "algorithm" in history.experiment else history.label,  # which has what a seed derived
         "data fingerprint": history.facts.get("data_fingerprint"),
         "parameters": history.facts.get("parameters"),
         "curve": vars(history.main_curve) if history.metrics else None,
     }
+
+
+def _common(labels: Sequence[str]) -> str:
+    """The label of repetitions: a number that each seed derived for itself becomes a range."""
+    pieces = [re.split(r"(\d[\w.+-]*)", label) for label in dict.fromkeys(labels)]
+    if len(pieces) == 1 or len({len(parts) for parts in pieces}) > 1:
+        return labels[0]
+    columns = (list(dict.fromkeys(column)) for column in zip(*pieces, strict=True))
+    return "".join(c[0] if len(c) == 1 else f"{min(c, key=float)}..{max(c, key=float)}" for c in columns)
 
 
 def _scene(history: History) -> str:

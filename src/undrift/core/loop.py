@@ -40,16 +40,26 @@ class Round:
     notes: dict[str, float] = field(default_factory=dict)
 
 
+def resolved(method: Method, federation: Federation) -> Method:
+    """The method with numbers for what it derives from how these clients train."""
+    return method.resolved(federation.training, federation.layout, _steps(federation))
+
+
 def fit(method: Method, federation: Federation) -> None:
     """All that a method can refuse, or warn of, before the first round."""
-    steps = federation.training.steps_for(int(federation.population.samples.max()))
-    method.fit(federation.training, federation.layout, steps)
+    method.fit(federation.training, federation.layout, _steps(federation))
+
+
+def _steps(federation: Federation) -> int:
+    """The largest number of local steps of any client."""
+    return federation.training.steps_for(int(federation.population.samples.max()))
 
 
 class Loop:
     """One method on one federation with one runtime, which also knows what the clients keep."""
 
     def __init__(self, federation: Federation, method: Method, runtime: Runtime, participate: int) -> None:
+        method = resolved(method, federation)
         self.federation, self.method, self.runtime = federation, method, runtime
         self.participate = participate
         self._start, self._buffers = federation.start()

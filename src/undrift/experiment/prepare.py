@@ -20,6 +20,7 @@ from undrift.core import rng
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, ModelLike, build
+from undrift.core.loop import resolved
 from undrift.core.training import Training
 from undrift.core.vector import Layout, layout_of
 from undrift.data import Dataset, Partition, Partitioner, data_root, test_parts
@@ -75,6 +76,8 @@ class Prepared:
         labels = self.dataset.labels
         if labels is not None and len(self.partition) <= 500:
             facts["histogram"] = self.partition.histogram(labels, int(labels.max()) + 1).tolist()
+        if self.dataset.classes is not None and len(self.dataset.y_test):
+            facts["chance"] = float(self.dataset.y_test.bincount().max()) / len(self.dataset.y_test)
         return facts
 
 
@@ -143,7 +146,7 @@ def prepare(
     if method.pools_data:
         federation = federation.pooled()
     participate = 1 if method.pools_data else plan.participate or len(partition)
-    return Prepared(method, federation, partition, dataset, evaluator, participate, plan)
+    return Prepared(resolved(method, federation), federation, partition, dataset, evaluator, participate, plan)
 
 
 def completed(experiment: Experiment, dataset: Dataset) -> Experiment:
