@@ -13,6 +13,12 @@ from undrift.experiment.execute import Result
 from undrift.experiment.start import run
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
+from undrift.studies.advise import advise
+from undrift.studies.compare import compare
+from undrift.studies.sweep import sweep
+from undrift.version import version
+
+__version__ = version()
 
 __all__ = [
     "Algorithm",
@@ -37,8 +43,12 @@ __all__ = [
     "Training",
     "Upload",
     "Vector",
+    "__version__",
+    "advise",
     "algorithms",
+    "compare",
     "data",
     "models",
     "run",
+    "sweep",
 ]

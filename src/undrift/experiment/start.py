@@ -30,7 +30,7 @@ def run(
     *,
     data: Dataset | str = "digits",
     partition: Partitioner | str = "dirichlet",
-    model: ModelLike | str | None = None,
+    model: ModelLike | ModelSpec | str | None = None,
     loss: Loss | None = None,
     training: Training | None = None,
     ledger: str | Path | None = None,
@@ -52,7 +52,7 @@ def run(
     method, dataset = _method(algorithm), _dataset(data)
     partition, training = _partitioner(partition), _training(training)
     made = Plan.create(**{"runtime": runtime, **plan})
-    chosen = spec(model or default_model(dataset)) if model is None or isinstance(model, str) else None
+    chosen = _spec(model, dataset)
     source = SOURCES[data].create() if isinstance(data, str) else None
     if chosen is not None and source is not None and loss is None:  # all is named: the command line can go on with it
         experiment = Experiment(method, source, partition, chosen, train=training, plan=made)
@@ -63,7 +63,7 @@ def run(
             "algorithm": {"name": type(method).name(), **method.values()},
             "data": {"name": dataset.name},
             "partition": {"name": partition.name, **partition.values()},
-            "model": {"name": "own" if chosen is None else chosen.name},
+            "model": {"name": "own"} if chosen is None else {"name": chosen.name, **chosen.values()},
             "train": training.values(),
             **{k: v for k, v in made.values().items() if v is not None},
             "own": True,
@@ -200,6 +200,17 @@ def _training(given: Any) -> Training:
         what = "a class" if isinstance(given, type) else type(given).__name__
         raise InvalidInput(f"training must be an undrift.Training(lr=..., epochs=...), not {what}")
     return given
+
+
+def _spec(given: Any, dataset: Dataset) -> ModelSpec | None:
+    """The named model; None for the user's own."""
+    if isinstance(given, ModelSpec):
+        return given
+    if given is None or isinstance(given, str):
+        return spec(given or default_model(dataset))
+    if not isinstance(given, nn.Module) and not callable(given):
+        raise InvalidInput(f"model must be a name, an nn.Module or a function that makes one, not {given!r}")
+    return None
 
 
 def _own(model: Any, chosen: ModelSpec | None, loss: Loss | None, dataset: Dataset) -> tuple[ModelLike, Loss]:

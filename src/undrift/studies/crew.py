@@ -58,7 +58,7 @@ class Crew:
                     self._start().give(waiting.popleft())
                     busy += 1
             elif "done" in message:
-                done = Done(message["done"], message["error"])
+                done = Done(**message["done"])
                 if waiting:
                     worker.give(waiting.popleft())
                 else:

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from undrift import algorithms
 from undrift.core.errors import InvalidInput
 from undrift.data import Dataset, data_root
 from undrift.experiment.description import Experiment
@@ -37,6 +38,7 @@ class Done:
 
     name: str
     error: str = ""
+    refused: bool = False  # it was no accident: the method, or the data, do not allow it
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,10 @@ def _dataset(section: str, root: str | None) -> Dataset:
     return Experiment.build({"data": json.loads(section)}).data.load(data_root(root))
 
 
+def _loaded(experiment: Experiment, place: Place) -> Dataset:
+    return _dataset(json.dumps(experiment.values()["data"]), None if place.root is None else str(place.root))
+
+
 def perform(item: Queued, place: Place, observer: Observer | None = None, workers: int | None = None) -> Done:
     """Begin one run or go on with it, in this process."""
     observer = observer or Observer()
@@ -132,17 +138,18 @@ def perform(item: Queued, place: Place, observer: Observer | None = None, worker
             _perform_own(item, place, observer)
         else:
             _perform_described(item, place, observer, workers)
+    except InvalidInput as error:
+        return Done(item.name, str(error), refused=True)
     except Exception as error:
-        if isinstance(error, InvalidInput):
-            return Done(item.name, str(error))
+        if place.own:
+            raise  # it may well be in the user's own code, who wants to see where
         return Done(item.name, f"{type(error).__name__}: {error}")
     return Done(item.name)
 
 
 def _perform_described(item: Queued, place: Place, observer: Observer, workers: int | None) -> None:
     experiment = replace(Experiment.build(item.values, item.name), name=item.name)
-    section = json.dumps(experiment.values()["data"])
-    dataset = _dataset(section, None if place.root is None else str(place.root))
+    dataset = _loaded(experiment, place)
     experiment = completed(experiment, dataset)
     told: dict[str, Any] = {"watch": observer.watch, "within": observer.within, "track": place.track}
     with Ledger(place.ledger) as book:
@@ -158,31 +165,23 @@ def _perform_described(item: Queued, place: Place, observer: Observer, workers: 
 def _perform_own(item: Queued, place: Place, observer: Observer) -> None:
     """With the user's own objects in the places of what the description names."""
     own, values = place.own, dict(item.values)
-    sections = {name: dict(values.pop(name, {})) for name in ("algorithm", "data", "partition", "model", "train", "skew")}
-    name = sections["algorithm"].pop("name")
-    known = {**_registered(), **own.methods}
-    method = known[name].create(**sections["algorithm"])
-    described = Experiment.build({**{k: v for k, v in sections.items() if v and k != "algorithm"}, **values})
+    section = dict(values.pop("algorithm"))
+    method = {**algorithms.algorithms(), **own.methods}[section.pop("name")].create(**section)
+    described = Experiment.build(values, item.name)
     with Ledger(place.ledger, create=True) as book:
-        resume = any(run.name == item.name for run in book.runs())
+        begun = any(run.name == item.name for run in book.runs())
     run(
         method,
-        data=own.data if own.data is not None else described.data.name,
+        data=_loaded(described, place) if own.data is None else own.data,
         partition=described.partition,
-        model=own.model if own.model is not None else sections["model"].get("name"),
+        model=described.model if own.model is None else own.model,
         loss=own.loss,
         training=described.train,
         ledger=place.ledger,
         name=item.name,
         watch=observer.watch,
-        resume=resume,
+        resume=begun,
         track=place.track,
         facts=item.facts,
         **described.plan.values(),
     )
-
-
-def _registered() -> dict[str, Any]:
-    from undrift import algorithms
-
-    return dict(algorithms.algorithms())

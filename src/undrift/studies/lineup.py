@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from undrift import algorithms
-from undrift.core.client import Method
+from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
 from undrift.experiment.description import listed, parse_method, tag
 

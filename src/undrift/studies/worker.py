@@ -74,7 +74,7 @@ def _work(told: Told, orders: SimpleQueue[dict[str, Any]]) -> None:
     )
     while True:
         done = perform(Queued(**orders.get()), place, observer, workers=1)
-        told.say(done=done.name, error=done.error)
+        told.say(done=asdict(done))
 
 
 if __name__ == "__main__":
