@@ -74,6 +74,7 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOME})
 
+
 __all__ = [
     "Algorithm",
     "Averaging",

@@ -25,7 +25,7 @@ from undrift.experiment.progress import Watcher
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
 from undrift.studies.jobs import Done, Observer, Own, Place, Queued, cores, work_off
-from undrift.studies.lineup import Section, line_up, on_common_ground, run_name, with_controls
+from undrift.studies.lineup import Section, asked, line_up, on_common_ground, run_name, with_controls
 from undrift.studies.scene import DEFAULT_ROUNDS, Scene, scene, seeds_of
 from undrift.studies.shown import Shown
 
@@ -122,12 +122,12 @@ def compare(
     cores; ``side_by_side`` says how many. With ``ledger`` they are recorded there under ``name``, and ``resume=True``
     keeps what an earlier comparison of that name has done.
     """
-    asked = algorithms if isinstance(algorithms, str) else list(algorithms)
-    where = scene(data, partition, model, loss, training, plan, [] if isinstance(asked, str) else asked)
+    methods = asked(algorithms)
+    where = scene(data, partition, model, loss, training, plan, methods)
     with kept(ledger) as path:
         return run_comparison(
             where,
-            line_up(asked),
+            line_up(methods),
             seeds_of(seeds),
             name=name,
             place=Place(path, root, track, where.own),

@@ -10,31 +10,39 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from undrift import algorithms
-from undrift.core.algorithm import Method
-from undrift.core.errors import InvalidInput
-from undrift.experiment.description import listed, parse_method, tag
+from undrift.core.algorithm import Algorithm
+from undrift.core.errors import InvalidInput, unknown
+from undrift.experiment.description import listed, parse_method
 
 Section = dict[str, Any]  # a method as a description has it: its name and the settings that were given
 
 
-def line_up(methods: str | Method | Iterable[str | Mapping[str, Any] | Method]) -> list[Section]:
+def line_up(methods: Any) -> list[Section]:
     """The methods as sections: from ``"fedavg,fedtrip:mu=1"``, from a list, from objects; ``"all"`` for every one."""
-    if isinstance(methods, str):
-        methods = list(algorithms.algorithms()) if methods == "all" else listed(methods)
-    found = [section(m) for m in (methods if isinstance(methods, Iterable) else [methods])]
+    found = [section(method) for method in asked(methods)]
     if not found:
         raise InvalidInput("a study needs at least one method")
     return found
 
 
-def section(method: str | Mapping[str, Any] | Method) -> Section:
+def asked(methods: Any) -> list[Any]:
+    """The methods one by one, as they were given."""
+    if isinstance(methods, str):
+        return list(algorithms.algorithms()) if methods == "all" else listed(methods)
+    return list(methods) if isinstance(methods, Iterable) and not isinstance(methods, Mapping) else [methods]
+
+
+def section(method: Any) -> Section:
     if isinstance(method, str):
         return parse_method(method)
     if isinstance(method, Mapping):
-        return dict(method)
+        found, known = dict(method), algorithms.algorithms()
+        if found.get("name") not in known:
+            raise unknown("algorithm", str(found.get("name", "")), known)
+        return found
     if isinstance(method, type):
         raise InvalidInput(f"{method.__name__} is a class: give an object, {method.__name__}(...), or a name")
-    if not hasattr(method, "client_update"):
+    if not isinstance(method, Algorithm):
         raise InvalidInput(f"a method is a name or a method's object, not {type(method).__name__}")
     given = {s.name: getattr(method, s.name) for s in method.settings() if getattr(method, s.name) != s.default}
     return {"name": type(method).name(), **given}
@@ -68,6 +76,3 @@ def on_common_ground(values: Mapping[str, Any], methods: Iterable[Section]) -> d
 def run_name(study: str, method: str, seed: int) -> str:
     """The name of a run of a study in the ledger; ``method`` carries all that differs."""
     return f"{study}/{method}/seed{seed}"
-
-
-__all__ = ["Section", "common", "line_up", "on_common_ground", "run_name", "section", "tag", "with_controls"]

@@ -75,6 +75,8 @@ def overs(
     given: Mapping[str, Any] | Sequence[str], methods: Sequence[str], base: Mapping[str, Any]
 ) -> tuple[Over, ...]:
     """From texts, or from ``{"lr": [0.01, 0.1], "fedprox.mu": (0.01, 1.0)}``: a list of values, a pair is a range."""
+    if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
+        raise InvalidInput('what is varied is given as {"lr": [0.01, 0.1]} or as ["lr=0.01,0.1"]')
     if not isinstance(given, Mapping):
         return tuple(parse_over(text, methods, base) for text in given)
     texts = []

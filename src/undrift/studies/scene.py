@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from undrift.experiment.description import Experiment
 from undrift.studies.jobs import Own
 
 DEFAULT_ROUNDS = Experiment.build({}).plan.rounds
+MOST = 10_000  # seeds of a study: more is a slip of the hand
 
 
 @dataclass(frozen=True)
@@ -71,24 +73,29 @@ def _section(part: Any) -> Any:
     raise InvalidInput(f"partition must be a name or a partitioner's object, not {type(part).__name__}")
 
 
-def seeds_of(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
+def seeds_of(seeds: Any) -> tuple[int, ...]:
     """``5``, ``"1..5"``, ``"1,3,7"`` or numbers; each once."""
-    import re
-
-    if isinstance(seeds, str):
-        found: list[int] = []
-        for part in seeds.split(","):
-            match = re.fullmatch(r"\s*(\d+)(?:\.\.(\d+))?\s*", part)
-            if not match:
-                raise InvalidInput(f"seeds {seeds}: write 1..5 or 1,2,3")
-            first, last = int(match[1]), int(match[2] or match[1])
-            if last < first:
-                raise InvalidInput(f"seeds {seeds}: {first} comes after {last}")
-            if last - first >= 10_000:
-                raise InvalidInput(f"seeds {seeds}: these are {last - first + 1:,} runs for each method")
-            found += range(first, last + 1)
-    else:
-        found = [int(seed) for seed in ([seeds] if isinstance(seeds, int) else seeds)]
+    given = [seeds] if isinstance(seeds, str | int) else seeds
+    if not isinstance(given, Iterable):
+        raise InvalidInput(f"seeds {seeds!r}: write 1..5 or 1,2,3")
+    found = [seed for part in given for seed in _seeds(part)]
     if not found:
         raise InvalidInput("a study needs at least one seed")
     return tuple(dict.fromkeys(found))
+
+
+def _seeds(given: Any) -> list[int]:
+    if isinstance(given, int) and not isinstance(given, bool):
+        return [given]
+    found: list[int] = []
+    for part in str(given).split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\.\.(\d+))?\s*", part)
+        if not match:
+            raise InvalidInput(f"seeds {given}: write 1..5 or 1,2,3")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise InvalidInput(f"seeds {given}: {first} comes after {last}")
+        if last - first >= MOST:
+            raise InvalidInput(f"seeds {given}: these are {last - first + 1:,} runs for each method")
+        found += range(first, last + 1)
+    return found

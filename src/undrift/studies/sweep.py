@@ -22,7 +22,7 @@ from undrift.data import Dataset, Partitioner
 from undrift.experiment.description import merge, short, tag
 from undrift.studies.compare import kept
 from undrift.studies.jobs import Done, Observer, Own, Place, Queued, work_off
-from undrift.studies.lineup import Section, line_up, on_common_ground, run_name, with_controls
+from undrift.studies.lineup import Section, asked, line_up, on_common_ground, run_name, with_controls
 from undrift.studies.outcome import Measure, Outcome, Point, Trial, outcome
 from undrift.studies.over import Over, overs
 from undrift.studies.scene import DEFAULT_ROUNDS, scene, seeds_of
@@ -131,10 +131,10 @@ def sweep(
 
     Everything else is as in ``undrift.compare``. The same ``name`` and ``ledger`` go on with a sweep that was stopped.
     """
-    asked = algorithms if isinstance(algorithms, str) else list(algorithms)
-    where = scene(data, partition, model, loss, training, plan, [] if isinstance(asked, str) else asked)
+    methods = asked(algorithms)
+    where = scene(data, partition, model, loss, training, plan, methods)
     planned = planned_sweep(
-        where.values, asked, over, seeds=seeds_of(seeds), search=search, trials=trials, name=name, measure=by
+        where.values, methods, over, seeds=seeds_of(seeds), search=search, trials=trials, name=name, measure=by
     )
     with kept(ledger) as path:
         return run_sweep(planned, path, workers=side_by_side, root=root, own=where.own)
