@@ -188,6 +188,8 @@ def _parsed(setting: Setting, value: str, text: str) -> Any:
         return setting.check(setting.parse(value), text)
     except InvalidInput:
         more = hint(value, setting.choices) or setting.reason
+        if setting.type is int and value.isdigit() and len(value) >= 20:
+            value, more = f"{value[:6]}...", f" and below 2^64{more}"
         raise InvalidInput(f"{text} {value}: it must be {setting.allowed}{more}") from None
 
 
@@ -199,16 +201,21 @@ def _has(settings: Iterable[Setting], name: str) -> bool:
     return any(s.name == name for s in settings)
 
 
+MOST_SEEDS = 10_000
+
+
 def parse_seeds(text: str) -> list[int]:
     """``1..5``, ``1,3,7`` or ``4``."""
     seeds: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:\.\.(\d+))?\s*", part)
+        match = re.fullmatch(r"\s*(\d{1,20})(?:\.\.(\d{1,20}))?\s*", part)
         if not match:
             raise InvalidInput(f"--seeds {text}: write 1..5 or 1,2,3")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise InvalidInput(f"--seeds {text}: {first} comes after {last}")
+        if last - first >= MOST_SEEDS:
+            raise InvalidInput(f"--seeds {text}: at most {MOST_SEEDS:,} seeds can be asked for")
         seeds += range(first, last + 1)
     return list(dict.fromkeys(seeds))
 

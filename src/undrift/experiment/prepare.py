@@ -7,7 +7,6 @@ import platform
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,14 +159,13 @@ def prepare_experiment(
     """What an experiment describes, ready to run."""
     if dataset is None:
         dataset = experiment.data.load(data_root(root))
-    shape, classes = dataset.shape, dataset.classes or 1
     model = completed(experiment, dataset).model
     assert model is not None
     return prepare(
         experiment.algorithm,
         dataset,
         experiment.partition,
-        lambda: model.build(shape, classes),
+        model.factory(dataset.shape, dataset.classes or 1),
         LOSSES[model.loss],
         experiment.train,
         experiment.plan,
@@ -189,7 +187,7 @@ def refuse(experiments: Sequence[Experiment], dataset: Dataset) -> None:
             model = completed(experiment, dataset).model
             assert model is not None
             if model not in layouts:
-                module = build(partial(model.build, dataset.shape, dataset.classes or 1), plan.seed)
+                module = build(model.factory(dataset.shape, dataset.classes or 1), plan.seed)
                 layouts[model] = layout_of(module, dataset.x[:1])
             held = (experiment.partition, plan.clients, plan.seed, plan.others_public, method.needs_public)
             if held not in largest:

@@ -25,6 +25,7 @@ from undrift.experiment.prepare import completed
 from undrift.experiment.start import check_described, resume_experiment, start_experiment
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
+from undrift.runtimes import check_workers
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def work_off(
     tell: Tell = lambda done: None,
 ) -> list[Done]:
     """Work off all jobs, a few at a time. A job that fails does not stop the others."""
+    check_workers(workers)
     if len({job.name for job in jobs}) < len(jobs):
         raise InvalidInput("two of the runs would have the same name")
     with Ledger(ledger, create=True) as book:
