@@ -74,7 +74,9 @@ OPTIMISERS = [
 def test_descend_is_torch_sgd(settings: dict[str, Any]) -> None:
     training = Training(lr=0.05, batch_size=4, epochs=3, **settings)
     fed = federation(net(), training)
-    reply = work(create("fedavg"), create("fedavg").broadcast(_server(fed), None), Kept(Nothing()), _local(fed, 0))
+    reply = work(
+        "update", create("fedavg"), create("fedavg").broadcast(_server(fed), None), Kept(Nothing()), _local(fed, 0)
+    )
 
     module = copy.deepcopy(fed.module)
     optimiser = torch.optim.SGD(
@@ -379,4 +381,4 @@ def _local(fed: Federation, client: int) -> Any:
 def _train(fed: Federation, client: int) -> Tensor:
     method = create("fedavg")
     with one_thread():
-        return work(method, method.broadcast(_server(fed), None), Kept(Nothing()), _local(fed, client)).up.x
+        return work("update", method, method.broadcast(_server(fed), None), Kept(Nothing()), _local(fed, client)).up.x

@@ -62,11 +62,12 @@ def test_other_methods_share_the_public_data_leave_them_out_or_get_them_as_one_m
 def test_the_client_with_the_public_data_takes_part_and_has_no_test_data() -> None:
     found = setting("fedavg", others_public="client")
     assert found.participate == 6
-    parts, ours = found.evaluator.parts, setting("pfedmo").evaluator.parts
+    parts, ours = found.federation.test, setting("pfedmo").federation.test
     assert parts is not None
     assert ours is not None
-    assert parts[1].tolist() == [*ours[1], ours[1][-1]]  # the others are tested on what they are tested on anyway
-    assert parts[0].tolist() == ours[0].tolist()
+    offsets = ours.offsets.tolist()
+    assert parts.offsets.tolist() == [*offsets, offsets[-1]]  # the others are tested on what they are tested on anyway
+    assert parts.indices.tolist() == ours.indices.tolist()
 
 
 def test_methods_that_pool_all_data_pool_these_too() -> None:

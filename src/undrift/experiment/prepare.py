@@ -18,7 +18,7 @@ from torch import Tensor
 from undrift.core import rng
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
-from undrift.core.federation import Federation, ModelLike, build
+from undrift.core.federation import Federation, ModelLike, Rows, build
 from undrift.core.loop import resolved
 from undrift.core.training import Training
 from undrift.core.vector import Layout, layout_of
@@ -124,6 +124,7 @@ def prepare(
     if skew is not None:
         dataset = skew.apply(dataset, partition, plan.seed)
     x, y = (_on(tensor, plan.device) for tensor in (dataset.x, dataset.y))
+    x_test, y_test = (_on(tensor, plan.device) for tensor in (dataset.x_test, dataset.y_test))
     federation = Federation(
         module=build(model, plan.seed).to(plan.device),
         loss=loss,
@@ -135,13 +136,12 @@ def prepare(
         seed=plan.seed,
         names=names,
         augment=dataset.augment,
+        test=None if parts is None else Rows(x_test, y_test, parts.indices, parts.offsets),
         public=held.public,
         scoring=held.scoring,
     )
     _check_participants(plan, partition)
-    own = None if parts is None else (parts.indices, parts.offsets)
-    x_test, y_test = (_on(tensor, plan.device) for tensor in (dataset.x_test, dataset.y_test))
-    evaluator = Evaluator(federation, x_test, y_test, dataset.classes, own)
+    evaluator = Evaluator(federation, dataset.classes)
     if method.pools_data:
         federation = federation.pooled()
     participate = 1 if method.pools_data else plan.participate or len(partition)
