@@ -7,11 +7,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST := $(VENV)/bin/python -m pytest
 
-<<<<<<< HEAD
-.PHONY: help setup demo test lint test-slow test-faults test-browser test-real bench defaults clean
-=======
-.PHONY: help setup demo test lint test-slow test-browser test-deploy test-real bench defaults clean
->>>>>>> main
+.PHONY: help setup demo test lint test-slow test-faults test-browser test-deploy test-real bench defaults clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 | \2/p' $(MAKEFILE_LIST) | column -t -s '|'

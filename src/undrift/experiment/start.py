@@ -22,7 +22,7 @@ from undrift.experiment.progress import Glance, Watcher
 from undrift.experiment.recorder import InLedger, InMemory, tracked
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
-from undrift.models import LOSSES, ModelSpec, default_model, spec
+from undrift.models import ModelSpec, default_model, fitted, spec
 from undrift.runtimes import check_workers
 
 
@@ -207,6 +207,7 @@ def _training(given: Any) -> Training:
 def _own(model: Any, chosen: ModelSpec | None, loss: Loss | None, dataset: Dataset) -> tuple[ModelLike, Loss]:
     """The user's model and loss, or those of a named model."""
     if chosen is not None:
-        return chosen.factory(dataset.shape, dataset.classes or 1), loss or LOSSES[chosen.loss]
+        build, own = fitted(chosen, dataset)
+        return build, loss or own
     usual = nn.functional.cross_entropy if dataset.classes is not None else nn.functional.mse_loss
     return model, loss or usual

@@ -59,6 +59,7 @@ class Logistic(ModelSpec):
     """Multinomial logistic regression."""
 
     name = "logistic"
+    regresses = False
     title = "logistic regression"
     paper = "pFedMo"
     example = ((1, 28, 28), 10)
@@ -71,6 +72,7 @@ class SVM(ModelSpec):
     """Smooth SVM: squared hinge, one against the rest, no bias, from zero; the margin term is the weight decay."""
 
     name = "svm"
+    regresses = False
     title = "smooth SVM (squared hinge)"
     paper = "FedADM; Wang et al., JSAC 2019"
     loss = "squared_hinge"

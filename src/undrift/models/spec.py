@@ -41,6 +41,7 @@ class ModelSpec(Settings):
     title: ClassVar[str]
     paper: ClassVar[str] = ""
     loss: ClassVar[str] = "cross_entropy"
+    regresses: ClassVar[bool] = True  # can predict numbers, with the mean squared error as loss
     example: ClassVar[tuple[tuple[int, ...], int]]  # the input shape and classes of the paper, for tables and counts
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
