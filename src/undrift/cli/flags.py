@@ -188,6 +188,8 @@ def _parsed(setting: Setting, value: str, text: str) -> Any:
         return setting.check(setting.parse(value), text)
     except InvalidInput:
         more = hint(value, setting.choices) or setting.reason
+        if setting.type is int and value.isdigit() and len(value) >= 20:
+            value, more = f"{value[:6]}...", f" and below 2^64{more}"
         raise InvalidInput(f"{text} {value}: it must be {setting.allowed}{more}") from None
 
 

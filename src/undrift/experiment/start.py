@@ -22,7 +22,8 @@ from undrift.experiment.progress import Glance, Watcher
 from undrift.experiment.recorder import InLedger, InMemory, tracked
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
-from undrift.models import LOSSES, ModelSpec, default_model, spec
+from undrift.models import ModelSpec, default_model, fitted, spec
+from undrift.runtimes import check_workers
 
 
 def run(
@@ -52,6 +53,7 @@ def run(
     method, dataset = _method(algorithm), _dataset(data)
     partition, training = _partitioner(partition), _training(training)
     made = Plan.create(**{"runtime": runtime, **plan})
+    check_workers(made.workers)
     chosen = _spec(model, dataset)
     source = SOURCES[data].create() if isinstance(data, str) else None
     if chosen is not None and source is not None and loss is None:  # all is named: the command line can go on with it
@@ -93,6 +95,7 @@ def start_experiment(
     workers: int | None = None,
 ) -> Result:
     """Run a described experiment from its beginning. ``extra`` is recorded among the run's facts."""
+    check_workers(workers or experiment.plan.workers)
     dataset = dataset if dataset is not None else experiment.data.load(data_root(root))
     experiment = completed(experiment, dataset)
     prepared = prepare_experiment(experiment, root, dataset)
@@ -216,7 +219,7 @@ def _spec(given: Any, dataset: Dataset) -> ModelSpec | None:
 def _own(model: Any, chosen: ModelSpec | None, loss: Loss | None, dataset: Dataset) -> tuple[ModelLike, Loss]:
     """The user's model and loss, or those of a named model."""
     if chosen is not None:
-        shape, classes = dataset.shape, dataset.classes or 1
-        return (lambda: chosen.build(shape, classes)), loss or LOSSES[chosen.loss]
+        build, own = fitted(chosen, dataset)
+        return build, loss or own
     usual = nn.functional.cross_entropy if dataset.classes is not None else nn.functional.mse_loss
     return model, loss or usual

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -21,6 +22,7 @@ from undrift.experiment.progress import Glance, Watcher
 from undrift.experiment.start import check_described, resume_experiment, run, start_experiment
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
+from undrift.runtimes import check_workers
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,10 @@ def work_off(
     queue: Sequence[Queued], place: Place, *, workers: int | None = None, observer: Observer | None = None
 ) -> list[Done]:
     """Work off a queue, a few runs at a time; those that failed. A run that fails does not stop the others."""
+    check_workers(workers)
     observer = observer or Observer()
-    names = [item.name for item in queue]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(item.name for item in queue).items():
+        if count > 1:
             raise InvalidInput(f"two of the runs would have the same name, {name!r}: a method is listed twice")
     with Ledger(place.ledger, create=True) as book:
         known = {run.name: run for run in book.runs()}
@@ -88,11 +90,11 @@ def work_off(
     for item in queue:
         if item not in waiting:
             observer.tell(Done(item.name))
-    count = min(workers or cores(), max(1, len(waiting)))
+    crowd = min(workers or cores(), max(1, len(waiting)))
     # A tracker's own store knows one writer, and a user's own objects do not travel.
-    alone = count == 1 or place.track is not None or bool(place.own)
+    alone = crowd == 1 or place.track is not None or bool(place.own)
     failed = []
-    for done in _here(waiting, place, observer) if alone else _there(waiting, place, count, observer):
+    for done in _here(waiting, place, observer) if alone else _there(waiting, place, crowd, observer):
         observer.tell(done)
         if done.error:
             failed.append(done)
