@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,7 +33,7 @@ from undrift.cli.showing import announce, print_json
 from undrift.core.errors import InvalidInput
 from undrift.core.figure import GLOBAL, Figure
 from undrift.data import data_root
-from undrift.experiment.description import Experiment, merge, parse_method, read_toml
+from undrift.experiment.description import Experiment, merge, parse_method, read_toml, usual_partition
 from undrift.experiment.execute import Result
 from undrift.experiment.prepare import completed, refuse
 from undrift.experiment.progress import Watcher
@@ -90,10 +90,13 @@ def description(
     if algorithm and len(algorithm) == 1:
         chosen["algorithm"] = parse_method(algorithm[0])
     base = merge(base, chosen)
+    source = _name(base, "data", "digits")
+    section = base.get("data", {})
+    options = {**(section if isinstance(section, Mapping) else {}), **given(ctx)}
     names = {
         "algorithm": [text.split(":")[0] for text in algorithm] if algorithm else [_name(base, "algorithm", "fedavg")],
-        "data": [_name(base, "data", "digits")],
-        "partition": [_name(base, "partition", "column" if "client" in given(ctx) else "dirichlet")],
+        "data": [source],
+        "partition": [_name(base, "partition", usual_partition(source, options))],
         "model": [_name(base, "model", "mlp")],
         "train": [""],
         "skew": [""],
