@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -60,7 +59,7 @@ def fitted(model: ModelSpec, dataset: Dataset) -> tuple[Callable[[], nn.Module],
         able = ", ".join(name for name, kind in MODELS.items() if kind.regresses)
         raise InvalidInput(f"model {model.name}: it tells classes apart, and {dataset.name} has numbers: use {able}")
     loss = LOSSES[model.loss if dataset.classes is not None else "mse"]
-    return partial(model.build, dataset.shape, dataset.outputs), loss
+    return model.factory(dataset.shape, dataset.outputs), loss
 
 
 def default_model(dataset: Dataset) -> str:
