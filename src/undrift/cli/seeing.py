@@ -53,7 +53,7 @@ def report(
     """Write one self-contained HTML page about runs: curves, costs, verdict, partition, fairness, drift, settings."""
     from undrift.report.page import write_report
 
-    with open_ledger(ledger) as book:
+    with open_ledger(ledger) as book, book.reading():
         runs = selected(book, names or ())
         force = allowed(output, force)
         write_report(book, runs, output, force=force, target=target)
@@ -116,7 +116,7 @@ def plot(
         raise unknown("kind of plot", kind, plots.KINDS)
     output = output or Path(f"{kind}.png")
     plots.check_format(output)
-    with open_ledger(ledger) as book:
+    with open_ledger(ledger) as book, book.reading():
         runs = selected(book, names or ())
         force = allowed(output, force)
         histories = [History.of(book, run) for run in runs]
@@ -142,7 +142,7 @@ def export(
     """Write runs as a table for other programs: one row per run and round."""
     from undrift.report.export import export as write
 
-    with open_ledger(ledger) as book:
+    with open_ledger(ledger) as book, book.reading():
         runs = selected(book, names or ())
         force = allowed(output, force)
         count = write([History.of(book, run) for run in runs], output, force=force)

@@ -42,7 +42,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a run: settings, figures, costs. Without a name: the runs of the ledger."""
-    with open_ledger(ledger) as book:
+    with open_ledger(ledger) as book, book.reading():
         runs = selected(book, names) if names else book.runs()
         if not names or len(runs) > 1:
             _list(book, runs, as_json)
@@ -95,7 +95,7 @@ def _value(figure: Figure, value: float) -> str:
 def announce(result: Result, as_json: bool) -> None:
     assert result.run is not None
     assert result.ledger is not None
-    with Ledger(result.ledger) as book:
+    with Ledger(result.ledger) as book, book.reading():
         if as_json:
             print_json(_as_json(result.history, book, result.run))
             return

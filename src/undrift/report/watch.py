@@ -94,7 +94,9 @@ class Follower:
                 began = time.monotonic()
                 if version != seen or began - looked > AGAIN:
                     seen, looked = version, began
-                    self._update(reader.content(self._runs(ledger), target=self._target, coarse=True))
+                    with ledger.reading():
+                        values = reader.content(self._runs(ledger), target=self._target, coarse=True)
+                    self._update(values)
                 self._stop.wait(max(LOOK, time.monotonic() - began))
 
     def _runs(self, ledger: Ledger) -> list[Run]:
