@@ -7,7 +7,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST := $(VENV)/bin/python -m pytest
 
-.PHONY: help setup demo test lint test-slow test-browser test-real bench clean
+.PHONY: help setup demo test lint test-slow test-browser test-real bench defaults clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 | \2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -45,6 +45,10 @@ test-real: setup  ## tests on the data sets in the folder UNDRIFT_DATA
 
 bench: setup  ## the benchmarks (benchmarks/peers.py, which installs other libraries, is run by hand)
 	set -e; for name in models floor crossdevice scale seeing; do $(VENV)/bin/python benchmarks/$$name.py; done
+
+defaults: setup  ## every method with its defaults on four small settings (docs/defaults.md)
+	@test -n "$$UNDRIFT_DATA" || { echo "set UNDRIFT_DATA to the folder with the data sets"; exit 2; }
+	$(VENV)/bin/python docs/defaults.py
 
 clean:  ## remove the environment and the caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

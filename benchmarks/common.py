@@ -21,10 +21,11 @@ import torch
 
 from undrift.algorithms import create
 from undrift.core.federation import Federation, build
-from undrift.core.loop import Loop, Memory, Round, Snapshot
+from undrift.core.loop import Loop, Round, Snapshot
 from undrift.core.runtime import Runtime
+from undrift.core.states import Kept
 from undrift.core.training import Training
-from undrift.ledger.store import Entry
+from undrift.ledger.rows import Entry, RoundRow
 from undrift.models import LOSSES, spec
 
 RESULTS = Path(__file__).parent / "results"
@@ -53,27 +54,24 @@ class Player:
     """A run that is played one round at a time."""
 
     def __init__(self, job: Federation, method: str, runtime: Runtime, participate: int, **settings: Any) -> None:
-        self.keep: Any = Memory()
-        self.loop = Loop(job, create(method, **settings), runtime, participate, self.keep)
+        self.loop = Loop(job, create(method, **settings), runtime, participate)
         self.snapshot: Snapshot = self.loop.start()
 
     def __call__(self) -> Round:
         done = self.loop.play(self.snapshot)
-        self.keep.save(done.kept)
         self.snapshot = done.snapshot
         return done
 
 
-def entry(done: Round) -> Entry:
+def entry(done: Round, kept: Mapping[int, Kept]) -> Entry:
     """What a round leaves in the ledger."""
-    row = {
-        "seconds": done.seconds, "client_seconds": done.spent.seconds, "bytes_up": done.spent.bytes_up,
-        "bytes_down": done.spent.bytes_down, "gradients": done.spent.gradients, "forwards": done.spent.forwards,
-        "macs": 0, "participants": done.cohort.size, "rejected": 0, "skipped": 0, "drift": json.dumps(done.drift),
-        "notes": json.dumps(done.notes),
-    }  # fmt: skip
+    row = RoundRow(
+        done.snapshot.round, done.seconds, done.spent.seconds, done.spent.bytes_up, done.spent.bytes_down,
+        done.spent.gradients, done.spent.forwards, done.spent.head_gradients, participants=done.cohort.size,
+        drift=done.drift, notes=done.notes,
+    )  # fmt: skip
     after = done.snapshot
-    return Entry(after.round, row, server=after.server, buffers=after.buffers, kept=done.kept)
+    return Entry(row, server=after.server, buffers=after.buffers, kept=kept)
 
 
 def interleave(

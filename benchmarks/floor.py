@@ -26,7 +26,8 @@ from common import Player, entry, federation, interleave, machine, ratios, write
 
 from undrift.core.federation import Federation
 from undrift.core.training import Training
-from undrift.ledger.store import Ledger, LedgerKeep
+from undrift.ledger.states import LedgerStates
+from undrift.ledger.store import Ledger
 from undrift.runtimes.processes import Processes
 from undrift.runtimes.serial import Serial
 
@@ -184,10 +185,10 @@ def ledger(model: str, repetitions: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.db", create=True) as book:
         run = book.add("floor", {"algorithm": {"name": "scaffold"}}, {})
         recorded = Player(job, "scaffold", Serial(job), PARTICIPATE)
-        recorded.keep = recorded.loop.keep = LedgerKeep(book, run, recorded.loop.method.records()["client"])
+        states = recorded.loop.runtime.states = LedgerStates(book, run, recorded.loop.method.records()["client"])
 
         def play() -> None:
-            book.record(run, entry(recorded()))
+            book.record(run, entry(recorded(), states.unwritten()))
 
         seconds = interleave({"plain": plain, "recorded": play}, repetitions)
         book.flush()

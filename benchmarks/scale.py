@@ -25,11 +25,12 @@ from common import Player, entry, federation, machine, write
 from undrift.algorithms import create
 from undrift.core.cost import Spent
 from undrift.core.federation import Federation
-from undrift.core.loop import Loop, Memory
+from undrift.core.loop import Loop
 from undrift.core.reduce import Block
 from undrift.core.runtime import Runtime, Task
 from undrift.core.training import Training
-from undrift.ledger.store import Ledger, LedgerKeep
+from undrift.ledger.states import LedgerStates
+from undrift.ledger.store import Ledger
 from undrift.runtimes.processes import Processes
 from undrift.runtimes.serial import Serial
 
@@ -58,16 +59,16 @@ def kept_state(size: int, rounds: int, participate: int = 100) -> dict[str, Any]
     seconds, used = [], []
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.db", create=True) as ledger:
         run = ledger.add("scale", {"algorithm": {"name": "scaffold"}}, {})
-        keep = LedgerKeep(ledger, run, method.records()["client"])  # type: ignore[arg-type]
+        states = LedgerStates(ledger, run, method.records()["client"])  # type: ignore[arg-type]
         with Processes(job) as runtime:
-            loop = Loop(job, method, runtime, participate, keep)
+            loop = Loop(job, method, runtime, participate)
+            runtime.states = states
             snapshot = loop.start()
             for _ in range(rounds):
                 began = time.perf_counter()
                 played = loop.play(snapshot)
                 snapshot = played.snapshot
-                keep.save(played.kept)
-                ledger.record(run, entry(played))
+                ledger.record(run, entry(played, states.unwritten()))
                 seconds.append(time.perf_counter() - began)
                 if snapshot.round % 5 == 0:
                     used.append(memory())
@@ -86,7 +87,7 @@ class Echo(Runtime):
     name = "echo"
 
     def __init__(self, job: Federation) -> None:
-        self.federation = job
+        super().__init__(job)
 
     def replies(self, task: Task) -> Iterator[Block]:
         ids = task.cohort.ids
@@ -100,7 +101,6 @@ class Echo(Runtime):
 def bookkeeping(size: int) -> dict[str, Any]:
     job = population(size, samples=2, model="logistic")
     player = Player(job, "fedavg", Echo(job), 100)
-    player.keep = Memory()
     player()
     seconds = []
     for _ in range(20):

@@ -24,7 +24,7 @@ from rich.progress import Progress
 
 from undrift.cli.display import COLUMNS, REFRESH, Display
 from undrift.core import rng
-from undrift.experiment.execute import Progress as Where
+from undrift.experiment.progress import Progress as Where
 from undrift.ledger.store import Ledger
 from undrift.report.page import write_report
 from undrift.report.watch import Follower, Server

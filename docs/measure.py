@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from undrift.algorithms import algorithms
+from undrift.core.figure import Figure
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
 
@@ -26,7 +27,15 @@ SEEDS, TARGET = (1, 2, 3), 0.85
 BESIDE = {  # rows of their own
     "fedtr": ["fedtr:drift=dual", "fedtr:alpha=1.0:eta_d=0.1", "fedtr:drift=dual:alpha=1.0"],
     "fedadm": ["fedadm:tau=5"],
-    "fedmrur": ["fedmrur:rho=0.1"],
+    "fedmom": ["fedmom:beta=0.9"],
+    "mime": ["mime:beta=0.9"],
+    "mimelite": ["mimelite:beta=0.9"],
+    "fedsam": ["fedsam:rho_relative=0.00626", "fedsam:rho=0.1"],
+    "mofedsam": ["mofedsam:rho_relative=0.00626", "mofedsam:rho=0.1"],
+    "fedmrur": ["fedmrur:rho_relative=0.00626", "fedmrur:rho=0.1", "fedmrur:rho=0.5"],
+    "fedspeed": ["fedspeed:rho=0.1"],
+    "fedsmoo": ["fedsmoo:rho=0.1"],
+    "pfedmo": ["pfedmo:variant=interp", "pfedmo:variant=literal"],
 }
 METHODS = [*algorithms(), *(variant for variants in BESIDE.values() for variant in variants)]
 COMMAND = f"""compare --algorithms {",".join(METHODS)}
@@ -56,7 +65,7 @@ def row(name: str, histories: list[History]) -> list[str]:
     """One method's figures, each labelled by the column it stands in."""
 
     def last(model: str, data: str) -> str:
-        values = [h.curve(model, data, "accuracy")[1] for h in histories]
+        values = [h.curve(Figure(model, data))[1] for h in histories]
         return percent([v[-1] for v in values]) if all(values) else "-"
 
     return [
@@ -86,10 +95,9 @@ def result(found: dict[str, list[History]], name: str) -> str:
         lines.append(row(f"{algorithms()[name].title}, {settings}", found[variant]))
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     extra = ""
-    others = dict.fromkeys(m for _, m, d, k, _ in found[name][0].metrics if d == "test" and k == "accuracy")
-    for model in others:
+    for model in dict.fromkeys(figure.model for figure in found[name][0].figures if figure == Figure(figure.model)):
         if model != "global":
-            value = percent([h.curve(model, "test", "accuracy")[1][-1] for h in found[name]])
+            value = percent([h.curve(Figure(model))[1][-1] for h in found[name]])
             extra += f"\n\nIts `{model}` model alone: {value} on the test set."
     return f"Measured after the last of 50 rounds, mean ± standard deviation over the seeds 1, 2, 3:\n\n{table}{extra}"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from undrift.core.figure import Figure
 from undrift.ledger.history import History
-from undrift.ledger.store import Entry, Ledger, Run
+from undrift.ledger.rows import Entry, RoundRow, Run
+from undrift.ledger.store import Ledger
 
 TITLES = {"fedavg": "FedAvg", "fedtrip": "FedTrip", "scaffold": "SCAFFOLD"}
 
@@ -25,15 +26,15 @@ def entry(
     clients: Mapping[int, float] | None = None,
 ) -> Entry:
     """What one round adds; ``accuracy`` None is an evaluation that gave no number."""
-    row = {
-        "seconds": seconds, "client_seconds": seconds, "bytes_up": up, "bytes_down": down, "gradients": 10,
-        "forwards": 0, "macs": macs, "participants": 2, "rejected": rejected, "skipped": 0,
-        "drift": json.dumps({"distance": 0.1, "cosine": 0.9, "amp": 1.1}), "notes": json.dumps(dict(notes or {})),
-    }  # fmt: skip
-    metrics: list[tuple[str, str, str, Any]] = [("global", "test", "accuracy", accuracy)]
-    metrics.append(("global", "test", "loss", None if accuracy is None else 1 - accuracy))
+    row = RoundRow(
+        at, seconds=seconds, client_seconds=seconds, bytes_up=up, bytes_down=down, gradients=10, macs=macs,
+        participants=2, rejected=rejected, drift={"distance": 0.1, "cosine": 0.9, "amp": 1.1}, notes=dict(notes or {}),
+    )  # fmt: skip
     return Entry(
-        at, row, metrics, {"global": dict(clients)} if clients else {}, {"client 1": "too late"} if rejected else {}
+        row,
+        [(Figure(), accuracy), (Figure(metric="loss"), None if accuracy is None else 1 - accuracy)],
+        {"global": dict(clients)} if clients else {},
+        {"client 1": "too late"} if rejected else {},
     )
 
 

@@ -9,11 +9,10 @@ import numpy as np
 from torch import Tensor
 
 from undrift.core.federation import Federation
-from undrift.core.loop import Memory, Round
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Task
 from undrift.runtimes.serial import Serial
-from worked import play
+from worked import Played, play
 
 
 class Recording(Serial):
@@ -31,7 +30,7 @@ class Recording(Serial):
 
 def recorded(
     federation: Federation, name: str, rounds: int, participate: int | None = None, **settings: Any
-) -> tuple[list[Round], list[tuple[Task, list[Reply]]]]:
+) -> tuple[list[Played], list[tuple[Task, list[Reply]]]]:
     """The rounds of a run, and all that was exchanged."""
     runtime = Recording(federation)
     return play(federation, name, rounds, participate, lambda _: runtime, **settings), runtime.seen
@@ -39,9 +38,9 @@ def recorded(
 
 def states(federation: Federation, name: str, rounds: int, participate: int | None = None, **settings: Any) -> Any:
     """The server after a run, and what every client that took part keeps."""
-    keep = Memory()
-    played = play(federation, name, rounds, participate, keep=keep, **settings)
-    return played[-1].snapshot.server, {client: held.state for client, held in sorted(keep.held.items())}
+    played = play(federation, name, rounds, participate, **settings)
+    kept = {client: held.state for result in played for client, held in result.kept.items()}
+    return played[-1].snapshot.server, dict(sorted(kept.items()))
 
 
 def average(federation: Federation, kept: dict[int, Any], field: str, weights: str) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,9 @@ from torch import Tensor, nn
 
 from undrift.algorithms import create
 from undrift.core.federation import Federation
-from undrift.core.loop import Loop, Memory, Round
+from undrift.core.loop import Loop, Round, Snapshot
 from undrift.core.runtime import Runtime
+from undrift.core.states import Kept, Memory
 from undrift.core.training import Training
 from undrift.runtimes.serial import Serial
 
@@ -131,24 +134,47 @@ def batches(federation: Federation, client: int, round: int, steps: int | None =
     return [rows[index].numpy() for index in drawn]
 
 
+@dataclass(frozen=True)
+class Played(Round):
+    """A round, and what the clients keep since."""
+
+    kept: dict[int, Kept] = field(default_factory=dict)
+
+
+class Diary(Memory):
+    """Also knows what the last round brought."""
+
+    last: Mapping[int, Kept] = MappingProxyType({})
+
+    def keep(self, kept: Mapping[int, Kept]) -> None:
+        super().keep(kept)
+        self.last = kept
+
+
+def next_round(loop: Loop, snapshot: Snapshot) -> Played:
+    """The next round of a loop, and what it made clients keep."""
+    diary = Diary({} if not isinstance(loop.runtime.states, Memory) else loop.runtime.states.kept)
+    loop.runtime.states = diary
+    return Played(**vars(loop.play(snapshot)), kept=dict(diary.last))
+
+
 def play(
     federation: Federation,
     name: str,
     rounds: int,
     participate: int | None = None,
     runtime: Callable[[Federation], Runtime] = Serial,
-    keep: Memory | None = None,
+    keep: Mapping[int, Kept] | None = None,
     **settings: Any,
-) -> list[Round]:
+) -> list[Played]:
     """The rounds of a run, with what clients keep in memory: from the start, or as given."""
-    keep = Memory() if keep is None else keep
     method = create(name, **settings)
     federation = federation.pooled() if method.pools_data else federation
-    loop = Loop(federation, method, runtime(federation), participate or federation.population.size, keep)
+    loop = Loop(federation, method, runtime(federation), participate or federation.population.size)
+    loop.runtime.states = Memory(keep)
     snapshot, played = loop.start(), []
     for _ in range(rounds):
-        result = loop.play(snapshot)
-        keep.save(result.kept)
+        result = next_round(loop, snapshot)
         snapshot = result.snapshot
         played.append(result)
     return played

@@ -8,7 +8,7 @@ from jobs import JOBS, Clock, arguments, data, mode, model
 
 from undrift.algorithms import create
 from undrift.core.federation import Federation
-from undrift.core.loop import Loop, Memory
+from undrift.core.loop import Loop
 from undrift.core.training import Training
 from undrift.models import build
 from undrift.runtimes import create as create_runtime
@@ -28,7 +28,7 @@ if __name__ == "__main__":
     )
     clock = Clock()
     with create_runtime(mode(), federation) as runtime:
-        loop = Loop(federation, create("fedavg"), runtime, int(chosen["participate"]), Memory())
+        loop = Loop(federation, create("fedavg"), runtime, int(chosen["participate"]))
         snapshot = loop.start()
         for _ in range(rounds):
             done = loop.play(snapshot)

@@ -9,7 +9,8 @@ from undrift.core.records import Each, Had, Mean, Message, Scalar, State, Sum, U
 from undrift.core.training import Training
 from undrift.data import Dataset
 from undrift.experiment.description import Experiment
-from undrift.experiment.execute import Result, run
+from undrift.experiment.execute import Result
+from undrift.experiment.start import run
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
 

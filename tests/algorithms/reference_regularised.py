@@ -150,8 +150,8 @@ def fedtrip(p: Problem, mu: float, first: str = "prox", xi: float | None = None)
     for t, S in p.rounds():
         models = []
         for i in S:
-            xi = 1 / (t - last[i]) if i in last else (1 / t if first == "init" else 0)
-            xi = xi if fixed is None else fixed
+            xi = 1 / (t - last.get(i, 0)) if fixed is None else fixed
+            xi = 0 if first == "prox" and i not in last else xi
             old = h.get(i, p.w0)
             models.append(
                 p.sgd(
@@ -178,7 +178,8 @@ def scaffold(
         for i in S:
             mine, batches = ci.get(i, np.zeros_like(w)), p.batches(i, t, None)
             x = p.sgd(w, batches, lambda x, b, c=c, mine=mine: p.grad(x, b) + P * (c - mine))
-            new = p.grad(w, p.rows[i]) if option == "I" else mine - c + (w - x) / (p.lr * p.travel(len(batches)))
+            at_x = p.grad(w, p.rows[i]) + p.decay * w
+            new = at_x if option == "I" else mine - c + (w - x) / (p.lr * p.travel(len(batches)))
             dw.append(x - w)
             dc.append(P * (new - mine))
             ci[i] = P * new
@@ -460,8 +461,8 @@ def fedadm(
             mu_i = mu if me is None else max(0.0, me["mu"] + alpha * (np.linalg.norm(me["y"] - a) - xi))
             B = drawn[0] if me is None else me["B"]
             f, g = p.loss(w, B), p.grad(w, B)
-            rho, beta = 0.0, 1e-5
-            if me is not None and np.linalg.norm(me["y"] - w) > 1e-10:
+            rho, beta, apart = 0.0, 1e-5, me is not None and np.linalg.norm(me["y"] - w) > 1e-10
+            if apart:
                 far = np.linalg.norm(me["y"] - w)
                 rho, beta = abs(me["f"] - f) / far, max(1e-5, float(np.linalg.norm(me["g"] - g) / far))
             x, last = w, B
@@ -469,7 +470,7 @@ def fedadm(
                 last = B if k == 0 else drawn[k]
                 x = x - p.lr * (p.grad(x, last) + mu_i * (x - a) + p.decay * x)
             keep[i] = {"mu": mu_i, "y": x, "f": p.loss(x, last), "g": p.grad(x, last), "B": last}
-            ups.append((x, g, f, p.loss(best, B), mu_i, rho, beta, me is not None))
+            ups.append((x, g, f, p.loss(best, B), mu_i, rho, beta, apart))
         q = p.n[S] / p.n[S].sum() if weights == "samples" else np.ones(len(S)) / len(S)
         g_hat = sum(qi * up[1] for qi, up in zip(q, ups, strict=True))
         delta = sum(qi * np.linalg.norm(up[1] - g_hat) for qi, up in zip(q, ups, strict=True))

@@ -11,7 +11,7 @@ import torch
 from undrift.algorithms import create
 from undrift.algorithms.fastslowmo import Server
 from undrift.core.errors import InvalidInput
-from undrift.core.loop import Loop, Memory, Snapshot
+from undrift.core.loop import Loop, Snapshot
 from undrift.core.training import Training
 from undrift.runtimes.serial import Serial
 from worked import play, quad1, quadratics, slopes, trajectory
@@ -76,7 +76,7 @@ def test_fastslowmo_in_position_form_counts_the_server_momentum_twice() -> None:
 def test_what_fastslowmos_server_momentum_moves_in_all(form: str, total: float) -> None:
     """No gradients, and one move of the mean: how far it carries on, in the next interval and at the server."""
     here, method = slopes([(0.0,)], steps=80, lr=0.1), create("fastslowmo", gamma=0.6, gamma_a=0.4, form=form)
-    loop = Loop(here, method, Serial(here), 1, Memory())
+    loop = Loop(here, method, Serial(here), 1)
     none = torch.zeros(1, dtype=torch.float64)
     moved = loop.play(Snapshot(0, Server(none, none, none - 1), here.start()[1])).snapshot  # x̄ moves from -1 to 0
     np.testing.assert_allclose(moved.server.x, [0.4], rtol=1e-14)

@@ -13,7 +13,7 @@ import torch
 
 from recording import recorded, states
 from undrift.algorithms import create
-from undrift.core.budget import Estimates
+from undrift.algorithms.parts.budget import Estimates
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.loop import Round
@@ -39,6 +39,9 @@ def G(
     found = Estimates(ETA, delta, rho=1.0, beta=1.0, mu=double([mu] * 5), xi=xi, rise=rise)
     method: Any = create("fedadm", form=form)
     return method.bounds(found, tau, *(double(v).reshape(-1) for v in (c, b, R)))
+
+
+ALIKE = [[2.0], [2.00001], [1.99999]]  # so nearly that τ is limited by nothing else; but not the same
 
 
 def double(values: Any) -> torch.Tensor:
@@ -208,7 +211,7 @@ def test_proximal_weights_follow_the_distance_to_the_anchor(anchor: str) -> None
 
 
 def test_steps_grow_by_ten_at_most_and_not_beyond_the_limit() -> None:
-    here = quadratics([[1]] * 3, [[2]] * 3, [1] * 3, [0.0], toy(lr=1e-3).training)  # no divergence: as many as possible
+    here = quadratics([[1]] * 3, ALIKE, [1] * 3, [0.0], toy(lr=1e-3).training)  # hardly a divergence: all there are
     played = play(here, "fedadm", 6, tau_max=60, budget=(1e4,))
     assert [r.notes["tau"] for r in played] == [1, 1, 10, 60, 60, 60]
 
@@ -277,8 +280,11 @@ def test_simulated_resources_come_from_the_seed_alone() -> None:
 
 
 def test_measured_resources_are_the_seconds_of_the_rounds() -> None:
+    """With the server's own work: more than the clients were waited for, and no more than the rounds took."""
     played = play(small(), "fedadm", 3, tau=2, resources="measured")
-    assert played[-1].snapshot.server.used.item() == pytest.approx(sum(r.cohort.elapsed for r in played), rel=1e-6)
+    used = [0.0, *(r.snapshot.server.used.item() for r in played)]
+    for result, charged in zip(played, (b - a for a, b in pairwise(used)), strict=True):
+        assert result.cohort.elapsed < charged < result.seconds
 
 
 def test_without_finite_models_the_server_stays() -> None:
@@ -315,7 +321,7 @@ class Diverging(Serial):
 def test_a_round_that_diverged_is_charged_and_followed_by_a_single_step(
     tau: int | None, bad: int, taken: list[int]
 ) -> None:
-    here = quadratics([[1]] * 3, [[2]] * 3, [1] * 3, [0.0], toy(lr=1e-3).training)
+    here = quadratics([[1]] * 3, ALIKE, [1] * 3, [0.0], toy(lr=1e-3).training)
     settings: dict[str, Any] = {"tau": tau, "tau_max": 60, "budget": (1e4,)} | EXACT
     played = play(here, "fedadm", len(taken), runtime=lambda here: Diverging(here, bad), **settings)
     assert [r.skipped for r in played] == [t == bad for t in range(1, len(taken) + 1)]
@@ -331,6 +337,40 @@ def test_a_run_that_only_diverges_ends_with_its_budget() -> None:
     method, played = create("fedadm", **settings), play(here, "fedadm", 12, **settings)
     assert played[0].skipped
     assert method.finished(played[-1].snapshot.server)
+
+
+def test_after_a_lost_round_the_end_is_judged_by_the_single_step_that_follows() -> None:
+    """The lost round leaves 3.5: too little for another 30 steps, enough for one, and then for more."""
+    here = quadratics([[1]] * 3, [[2]] * 3, [1] * 3, [0.0], toy(lr=1e-3).training)
+    settings: dict[str, Any] = {"tau": 30, "budget": (7.0,)} | EXACT
+    played = play(here, "fedadm", 4, runtime=lambda here: Diverging(here, 1), **settings)
+    assert [r.notes["tau"] for r in played] == [30, 1, 17, 1]  # 3.5 + 0.6 + 2.2 + 0.6 of 7
+    assert create("fedadm", **settings).finished(played[-1].snapshot.server)
+
+
+def test_a_last_model_that_is_the_received_one_says_nothing() -> None:
+    here = quadratics([[0]] * 2, [[0]] * 2, [1, 1], [1.0], toy().training)  # nothing moves
+    played, seen = recorded(here, "fedadm", 4, budget=(1e4,))
+    assert not any(reply.up.known for _, replies in seen for reply in replies)
+    assert [r.notes["tau"] for r in played] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("mode", ["inner", "outer"])
+def test_both_slopes_are_of_the_same_loss(mode: str) -> None:
+    """F = a x²/2: with an inner decay λ both are those of (a + λ) x²/2, with an outer one those of F."""
+    a, decay = 2.5, 0.3
+    training = replace(toy().training, weight_decay=decay, decay_mode=mode)
+    here = quadratics([[a]] * 2, [[0]] * 2, [1, 1], [1.0], training)
+    _, seen = recorded(here, "fedadm", 2, tau=2, alpha=0, **ENDLESS)
+    (before, _), (after, replies) = seen
+    curve = a + decay * (mode == "inner")
+    w = after.down.x.item()
+    for reply, last in zip(replies, seen[0][1], strict=True):
+        y = last.state.y.item()
+        assert reply.up.beta.item() == pytest.approx(curve, rel=1e-9) if y != w else not reply.up.known
+        if y != w:
+            assert reply.up.rho.item() == pytest.approx(curve * abs(y + w) / 2, rel=1e-9)
+    assert before.down.x.item() == 1.0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import tensor
 
 from undrift.algorithms.fedmrur import FedMRUR, Server
 from undrift.core.errors import InvalidInput
-from undrift.core.loop import Loop, Memory, Snapshot
+from undrift.core.loop import Loop, Snapshot
 from undrift.runtimes.serial import Serial
 from worked import play, quad1, slopes, small, trajectory
 
@@ -127,7 +127,7 @@ def test_what_clients_do_not_share_keeps_the_momentum_alive() -> None:
     s, alpha = 3.0, 0.1
     here = slopes([(0.0, s), (0.0, -s)], lr=0.1, steps=2)
     method = FedMRUR(regulariser=False, sam=False, alpha=alpha)
-    loop = Loop(here, method, Serial(here), 2, Memory())
+    loop = Loop(here, method, Serial(here), 2)
     for length in (0.01, 5.0):
         snapshot = Snapshot(0, Server(*(tensor([x, 0.0], dtype=torch.float64) for x in (0.0, length))), here.start()[1])
         squares = [length**2]

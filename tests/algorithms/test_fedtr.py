@@ -12,9 +12,8 @@ from test_variates import slope
 from recording import average, recorded, states
 from undrift.algorithms import create
 from undrift.algorithms.fedtr import Client
-from undrift.core.centroids import distance
-from undrift.core.client import Kept
-from undrift.core.loop import Memory
+from undrift.algorithms.parts.centroids import distance
+from undrift.core.states import Kept
 from worked import play, quadratics, small, toy, trajectory
 
 MOMENTUM: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.01, "lr": 0.05}
@@ -34,9 +33,7 @@ def test_closed_form_for_a_constant_gradient() -> None:
     here = slope(1.3, 0.7, lr=0.05, steps=7)
     drifted = Kept(Client(torch.tensor([0.4], dtype=torch.float64), torch.empty(0, dtype=torch.float64)))
     for order, moved in (("after", -0.1496284169819832), ("together", -0.16833340808806407)):
-        keep = Memory()
-        keep.save({0: drifted})
-        (result,) = play(here, "fedtr", 1, keep=keep, alpha=2, eta_d=0.03, lam_r=0, order=order)
+        (result,) = play(here, "fedtr", 1, keep={0: drifted}, alpha=2, eta_d=0.03, lam_r=0, order=order)
         assert result.snapshot.server.x.item() - 0.7 == pytest.approx(moved, abs=1e-14)
     q = (1 - 2 * 0.03) * (1 - 2 * 0.05)
     closed = q**7 * 0.4 - (1 - 2 * 0.03) * 0.05 * 1.3 * (1 - q**7) / (1 - q)

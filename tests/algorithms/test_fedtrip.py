@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,16 +12,21 @@ import pytest
 import torch
 from torch import nn
 
+import undrift
 from undrift.algorithms import create
 from undrift.algorithms.fedtrip import Client
-from undrift.core.client import Kept
+from undrift.analysis.groups import grouped
 from undrift.core.cohort import Population
 from undrift.core.cost import Spent, convolution_biases, profile
 from undrift.core.errors import InvalidInput
-from undrift.core.loop import Memory
+from undrift.core.states import Kept
 from undrift.core.training import Training
 from undrift.core.vector import layout_of
+from undrift.ledger.history import History
+from undrift.ledger.store import Ledger
 from undrift.models import build
+from undrift.runtimes.batched import Batched
+from undrift.runtimes.processes import Processes
 from worked import play, quadratics, small, toy, trajectory
 
 MOMENTUM: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.01, "lr": 0.05}
@@ -77,13 +85,10 @@ def test_deviations_in_flat_directions_change_by_minus_mu_eta_a_k() -> None:
     training = Training(lr=0.01, momentum=0.9, batch_size=0, steps=12)
     here = quadratics([[0]] * 3, [[0]] * 3, [1] * 3, [1.0], training)  # F = 0
     deviation = np.array([0.4, -0.1, -0.3])
-    keep = Memory()
-    keep.save(
-        {
-            i: Kept(Client(torch.tensor([1 + v], dtype=torch.float64), torch.tensor(0.0).double()))
-            for i, v in enumerate(deviation)
-        }
-    )
+    keep = {
+        i: Kept(Client(torch.tensor([1 + v], dtype=torch.float64), torch.tensor(0.0).double()))
+        for i, v in enumerate(deviation)
+    }
     mu = 0.4
     c = mu * 0.01 * training.travel(12)
     assert training.travel(12) == pytest.approx(55.4187, abs=1e-4)
@@ -109,15 +114,66 @@ def test_the_mean_of_xi_over_the_rounds(clients: int, mean: float) -> None:
 
 
 def test_xi_is_never_above_one_and_is_kept_with_the_round() -> None:
-    keep, last = Memory(), {}
-    for t, result in enumerate(play(small(), "fedtrip", 12, participate=2, keep=keep, mu=0.1), 1):
+    seen, last = set(), {}
+    for t, result in enumerate(play(small(), "fedtrip", 12, participate=2, mu=0.1), 1):
         assert 0 <= result.notes["xi"] <= 1
         ids = result.cohort.ids.tolist()
         gaps = [1 / (t - last[client]) if client in last else 0 for client in ids]
         assert result.notes["xi"] == pytest.approx(np.mean(gaps), abs=1e-15)
         last |= dict.fromkeys(ids, t)
         assert all(kept.state.t.item() == t for kept in result.kept.values())
-    assert set(keep.held) == set(range(5))
+        seen |= set(result.kept)
+    assert seen == set(range(5))
+
+
+def test_a_fixed_xi_leaves_the_first_participation_as_chosen() -> None:
+    mine, other = (trajectory(small(**MOMENTUM), "fedtrip", 1, mu=0.3, xi=0.7, first=f) for f in ("prox", "init"))
+    assert mine == trajectory(small(**MOMENTUM), "fedprox", 1, mu=0.3)
+    assert mine != other
+
+
+@pytest.mark.parametrize(
+    ("training", "steps", "mu"),
+    [
+        ({"lr": 0.1}, 5, 0.4),  # the limit is 2
+        ({"lr": 0.1}, 100, 0.09),  # the limit is 1/10
+        ({"lr": 0.05, "momentum": 0.9}, 40, 0.0578),  # A_40 = 311.33, the limit 0.06424
+    ],
+)
+def test_the_default_weight_is_the_papers_or_a_stable_one(training: dict[str, Any], steps: int, mu: float) -> None:
+    layout, how = layout_of(nn.Linear(1, 1), torch.zeros(1, 1)), Training(**training)
+    method: Any = create("fedtrip").resolved(how, layout, steps)
+    assert method.mu == mu
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        method.check(how, layout, steps)
+    assert method.resolved(how, layout, steps) is method
+
+
+def test_the_default_weight_gives_the_bits_of_the_same_weight_given() -> None:
+    settings: dict[str, Any] = {"lr": 0.4, "epochs": 9}
+    auto = play(small(**settings), "fedtrip", 3)
+    steps = small(**settings).training.steps_for(int(small(**settings).population.samples.max()))
+    given = float(f"{0.9 / (0.4 * steps):.3g}")
+    assert given < 0.4
+    assert trajectory(small(**settings), "fedtrip", 3) == trajectory(small(**settings), "fedtrip", 3, mu=given)
+    for runtime in (lambda f: Processes(f, 2), Batched):
+        other = play(small(**settings), "fedtrip", 3, runtime=runtime)
+        torch.testing.assert_close(other[-1].snapshot.server.x, auto[-1].snapshot.server.x, rtol=1e-10, atol=1e-12)
+
+
+def test_the_label_says_the_derived_weight_and_seeds_stay_together(tmp_path: Path) -> None:
+    ledger = tmp_path / "l.sqlite"
+    for seed in (1, 2):
+        training = Training(lr=0.1, epochs=20)
+        undrift.run("fedtrip", clients=5, rounds=1, seed=seed, ledger=ledger, training=training)
+    with Ledger(ledger) as book:
+        runs = [History.of(book, run) for run in book.runs()]
+    assert all(re.fullmatch(r"FedTrip \(mu=0\.0\d+\)", run.label) for run in runs)
+    first, second = sorted({float(run.label[12:-1]) for run in runs})  # each seed has other clients
+    (group,), _ = grouped(runs)
+    assert group.label == f"FedTrip (mu={first:g}..{second:g})"
+    assert all(run.experiment["algorithm"]["mu"] == "auto" for run in runs)
 
 
 def test_what_the_analysis_forbids_is_refused_or_warned_of() -> None:

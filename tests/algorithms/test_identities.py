@@ -47,9 +47,10 @@ ROWS: list[tuple[Side, Side, dict[str, Any]]] = [
     (("slowmo", {"beta": 0.6}), ("fedavgm", {"beta": 0.6 * 0.7}), {"training": DECAY}),
     (("fastslowmo", {"gamma": 0, "gamma_a": 0.6}), ("fedmom", {"beta": 0.6}), {}),
     (("fastslowmo", {"gamma": 0.6, "gamma_a": 0}), ("fednag", {"gamma": 0.6}), {"exact": True}),
-    (("pfedmo", {"gamma": 0.6, "pi": 0}), ("fednag", {"gamma": 0.6}), {"exact": True}),
+    (("pfedmo", {"gamma": 0.6, "pi": 0, "variant": "literal"}), ("fednag", {"gamma": 0.6}), {"exact": True}),
+    (("pfedmo", {"gamma": 0.6, "pi": 0, "variant": "interp"}), ("fednag", {"gamma": 0.6}), {"exact": True}),
     (("pfedmo", {"gamma": 0.6, "pi": 0, "variant": "velocity"}), ("fednag", {"gamma": 0.6}), {"exact": True}),
-    (("pfedmo", {"gamma": 0, "pi": 0.7}), ("fedavg", {}), {}),
+    (("pfedmo", {"gamma": 0, "pi": 0.7, "variant": "literal"}), ("fedavg", {}), {}),
     (
         ("domo", {"mu_s": 0.6, "mu_l": 0.4, "beta": 0, **UNIFORM}),
         ("slowmo", {"beta": 0.6, **UNIFORM}),

@@ -17,7 +17,7 @@ QUOTING = sorted(name for name, text in PAGES.items() if "## From the paper to t
 @pytest.mark.parametrize("name", QUOTING)
 def test_quoted_code_is_in_the_file(name: str) -> None:
     head = PAGES[name].split("## From the paper to the file")[0]
-    files = re.findall(r"`(src/undrift/(?:algorithms|core)/\w+\.py)`", head)
+    files = re.findall(r"`(src/undrift/(?:algorithms|algorithms/parts|core)/\w+\.py)`", head)
     assert files[0].startswith("src/undrift/algorithms/")
     source = " ".join(" ".join((ROOT / file).read_text(encoding="utf-8") for file in files).split())
     table = PAGES[name].split("## From the paper to the file")[1].split("##")[0]

@@ -157,6 +157,7 @@ def worked_scores(self: PFedMo, server: Any, x: Tensor, x_r: Tensor, cohort: Any
     return server.worst, zeros_like(server.s) if cohort.round == 1 else tensor([0.2, 0.6], dtype=float64)
 
 
+@pytest.mark.filterwarnings("ignore:pFedMo. variant = literal")
 @pytest.mark.parametrize(
     ("variant", "expected"),
     [

@@ -14,6 +14,7 @@ from reference_momentum import Array, Problem
 from undrift.core.federation import PUBLIC, SCORING, Federation
 from worked import batches, play, small, trajectory
 
+pytestmark = pytest.mark.filterwarnings("ignore:pFedMo. variant = literal")
 ROUNDS, PARTICIPATE = 5, 3
 DECAY = {"schedule": "exponential", "lr_decay": 0.8}
 PLAIN = [

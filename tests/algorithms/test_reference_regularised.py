@@ -29,6 +29,7 @@ ROWS: list[Row] = [
     ("fedtrip", 0, USUAL, {"mu": 0.3}),
     ("fedtrip", 0, USUAL, {"mu": 0.3, "first": "init"}),
     ("fedtrip", 0, USUAL, {"mu": 0.3, "first": "init", "xi": 0.7}),
+    ("fedtrip", 0, USUAL, {"mu": 0.3, "first": "prox", "xi": 0.7}),
     ("scaffold", 0, USUAL, {}),
     ("scaffold", 0, USUAL, {"weights": "samples", "server_lr": 0.7}),
     ("scaffold", 0, USUAL, {"option": "I"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,20 @@ def test_fedexps_epsilon_shrinks_with_the_square_of_the_learning_rate() -> None:
     decaying = slopes(UNEQUAL, schedule="exponential", lr_decay=0.5)
     rates = server_rates(decaying, 4, eps=0.1)
     np.testing.assert_allclose(rates, [rates[0]] * 4, rtol=1e-13)
+
+
+def test_fedexps_epsilon_counts_from_the_first_round_even_if_it_was_lost() -> None:
+    method, lr = create("fedexp", eps=0.5), 0.1
+    (played,) = play(slopes([(1.0, 0.0), (0.0, 1.0)], lr=lr), "fedexp", 1, eps=0.5)
+    start = method.server_init(torch.zeros(2).double(), played.cohort.population)
+    after = method.skipped(start, played.cohort)
+    assert after.lr.item() == lr
+    assert torch.equal(after.x, start.x)
+    later = replace(played.cohort, lr=lr / 2)
+    assert method.skipped(after, later).lr.item() == lr  # a second lost round changes nothing
+    up: Any = method.records()["up"](d=torch.tensor([0.1, 0.1], dtype=torch.float64), square=torch.tensor(1.0).double())
+    method.server_update(after, up, later)
+    assert later.notes["server_lr"] == pytest.approx(1 / (2 * (0.02 + 0.5 * 2 / 4)), rel=1e-12)
 
 
 def test_fedexp_stays_where_the_updates_cancel() -> None:

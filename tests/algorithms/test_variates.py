@@ -116,6 +116,16 @@ def test_scaffold_option_one_takes_the_gradient_at_the_received_model() -> None:
     assert limit == pytest.approx(3 / 4, abs=1e-11)
 
 
+@pytest.mark.parametrize("mode", ["outer", "inner"])
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_scaffolds_variates_count_the_weight_decay(option: str, mode: str) -> None:
+    """F = x²/2 at w = 1 with a decay of 0.1: the gradient that one step follows is 1.1."""
+    training = Training(lr=0.1, weight_decay=0.1, decay_mode=mode, steps=1, batch_size=0)
+    here = quadratics([[1]] * 3, [[0]] * 3, [1] * 3, [1.0], training)
+    _, kept = states(here, "scaffold", 1, participate=1, option=option)
+    assert [state.c.item() for state in kept.values()] == pytest.approx([1.1], abs=1e-12)
+
+
 # --- FedPVR -----------------------------------------------------------------------------------------------------------
 
 

@@ -13,17 +13,26 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ledgers import add_run, histories
-from undrift.analysis.comparison import comparison, paired_difference
+from undrift.analysis.comparison import Comparison, comparison
+from undrift.analysis.intervals import paired_difference
+from undrift.analysis.verdict import verdicts
 from undrift.core.errors import InvalidInput
+from undrift.core.figure import Figure
 from undrift.ledger.history import History
+from undrift.ledger.rows import RoundRow
 from undrift.ledger.store import Ledger
 from undrift.report import table
+from undrift.report.sentences import Sentence, headline_of, remark, said, target_source
 
 
 @pytest.fixture
 def book(tmp_path: Path) -> Iterator[Ledger]:
     with Ledger(tmp_path / "ledger.sqlite", create=True) as ledger:
         yield ledger
+
+
+def told(found: Comparison) -> list[Sentence]:
+    return [said(verdict) for verdict in verdicts(found)]
 
 
 def test_target_is_met_by_the_mean_over_seeds_not_by_the_mean_of_first_rounds(book: Ledger) -> None:
@@ -53,9 +62,9 @@ def test_ratios_are_the_baselines_cost_over_the_methods(book: Ledger) -> None:
     assert ratio is not None
     assert (ratio.value, ratio.low, ratio.high, ratio.pairs) == (2, 2, 2, 3)  # the same on every seed: no spread
     assert scaffold.costs["bytes_up"].ratio.value == 1  # type: ignore[union-attr]  # twice the bytes in half the rounds
-    assert "2.00 times sooner than FedAvg" in str(found.headline)
-    assert "1.5 times the traffic per round" in str(found.headline)
-    assert "no clear difference" not in str(found.headline)
+    assert "2.00 times sooner than FedAvg" in str(headline_of(found))
+    assert "1.5 times the traffic per round" in str(headline_of(found))
+    assert "no clear difference" not in str(headline_of(found))
 
 
 def test_seeds_that_disagree_are_no_clear_difference(book: Ledger) -> None:
@@ -70,17 +79,79 @@ def test_seeds_that_disagree_are_no_clear_difference(book: Ledger) -> None:
     ratio = found.rows[1].costs["rounds"].ratio
     assert ratio is not None
     assert ratio.low < 1 < ratio.high
-    assert "no clear difference" in str(found.verdicts[0])
+    assert "no clear difference" in str(told(found)[0])
+
+
+def test_a_verdict_looks_at_the_end_as_well_as_at_the_target(book: Ledger) -> None:
+    for seed in (1, 2, 3):
+        add_run(book, "fedavg", seed, [0.2, 0.4, 0.6, 0.9, 0.9])
+        add_run(book, "fedtrip", seed, [0.5, 0.9, 0.8, 0.6, 0.5 + seed / 100])
+        add_run(book, "scaffold", seed, [0.5, 0.91, 0.9, 0.88, 0.885])
+    found = comparison(histories(book), 0.9)
+    fell, lower = sorted(verdicts(found), key=lambda v: v.row.label)
+    assert fell.fell
+    assert fell.standing == "unclear"  # sooner, and then lost: no praise
+    assert "then fell to 52.0 %" in str(said(fell))
+    assert "2.00 times sooner" in str(said(fell))
+    assert not lower.fell  # within two points of the target
+    assert "but ended at 88.5 %, -1.5 points" in str(said(lower))
+    assert str(headline_of(found)).startswith(
+        "None of the others was clearly sooner than FedAvg, which reached 90 % in 4"
+    )
+
+
+def test_what_the_interval_calls_chance_is_not_praised(book: Ledger) -> None:
+    curves = {
+        "fedavg": ([0.1, 0.5, 0.9], [0.1, 0.9, 0.9], [0.1, 0.5, 0.9]),
+        "fedtrip": ([0.1, 0.9, 0.9], [0.1, 0.5, 0.9], [0.9, 0.9, 0.9]),
+    }
+    for method, runs in curves.items():
+        for seed, accuracies in enumerate(runs, 1):
+            add_run(book, method, seed, accuracies)
+    found = comparison(histories(book), 0.6)
+    (verdict,) = verdicts(found)
+    assert verdict.standing == "unclear"
+    lead = "FedTrip reached 60 % in 2 rounds, FedAvg in 2, at equal traffic per round"
+    for sentence in (said(verdict), headline_of(found)):
+        assert sentence.claim == f"{lead}: no clear difference."
+
+
+def test_central_training_has_no_cost_ratio_and_does_not_win(book: Ledger) -> None:
+    for seed in (1, 2, 3):
+        add_run(book, "fedavg", seed, [0.2, 0.4, 0.9])
+        add_run(book, "central", seed, [0.9, 0.95, 0.95])
+        add_run(book, "fedtrip", seed, [0.2, 0.4, 0.9])
+    found = comparison(histories(book), 0.9)
+    central = next(row for row in found.rows if row.group.name == "central")
+    assert central.rounds == 1
+    assert all(cost.ratio is None for cost in central.costs.values())
+    (told,) = [str(said(v)) for v in verdicts(found) if v.row is central]
+    assert told.startswith("central ended at 95.0 %, +5 points against FedAvg")
+    assert "per round" not in told
+    assert "central" not in str(headline_of(found))
+
+
+def test_labels_say_only_what_tells_runs_apart(book: Ledger) -> None:
+    for lr, momentum in ((0.1, 0.5), (0.2, 0.9)):
+        add_run(book, "fedavg", 1, [0.5], name=f"lr{lr}", train={"lr": lr, "momentum": momentum, "batch_size": 16})
+    assert {row.label for row in comparison(histories(book)).rows} == {"FedAvg [lr=0.1]", "FedAvg [lr=0.2]"}
+
+
+def test_many_methods_are_ranked(book: Ledger) -> None:
+    for place, name in enumerate(("a", "b", "c", "d", "e", "fedavg")):
+        add_run(book, name, 1, [0.1 * place, 0.5 + 0.05 * place])
+    lines = table.text(comparison(histories(book), 0.65)).splitlines()[2:8]
+    assert [line.split()[0] for line in lines] == ["FedAvg", "e", "d", "c", "b", "a"]
 
 
 def test_one_seed_measures_no_chance_and_two_are_too_few(book: Ledger) -> None:
     add_run(book, "fedavg", 1, [0.1, 0.2, 0.9])
     add_run(book, "fedtrip", 1, [0.1, 0.9, 0.9])
-    (verdict,) = comparison(histories(book), 0.9).verdicts
+    (verdict,) = told(comparison(histories(book), 0.9))
     assert "one seed: chance is not measured" in str(verdict)
     add_run(book, "fedavg", 2, [0.1, 0.2, 0.9])
     add_run(book, "fedtrip", 2, [0.1, 0.9, 0.9])
-    (verdict,) = comparison(histories(book), 0.9).verdicts
+    (verdict,) = told(comparison(histories(book), 0.9))
     assert "2 seeds: too few to tell it from chance" in str(verdict)
 
 
@@ -111,10 +182,10 @@ def test_what_is_not_reached_is_never_a_number(book: Ledger) -> None:
     assert fedtrip.costs["rounds"].ratio is None
     assert "not reached in 3 rounds" in table.cells(found, fedavg)
     assert "0 of 3 seeds" in table.cells(found, fedavg)
-    assert "FedTrip reached 90 % in 2 rounds, FedAvg did not in 3" in str(found.headline)
+    assert "FedTrip reached 90 % in 2 rounds, FedAvg did not in 3" in str(headline_of(found))
     both = comparison(histories(book), 0.99)
-    assert "did not reach 99 % in 3 rounds, nor did FedAvg" in str(both.verdicts[0])
-    assert "+65 points against FedAvg" in str(both.verdicts[0])
+    assert "did not reach 99 % in 3 rounds, nor did FedAvg" in str(told(both)[0])
+    assert "+65 points against FedAvg" in str(told(both)[0])
 
 
 def test_runs_on_different_data_stand_side_by_side(book: Ledger) -> None:
@@ -122,8 +193,11 @@ def test_runs_on_different_data_stand_side_by_side(book: Ledger) -> None:
     add_run(book, "fedtrip", 1, [0.9, 0.9], data="other")
     found = comparison(histories(book), 0.9)
     assert all(cost.ratio is None for row in found.rows for cost in row.costs.values())
-    assert "not compared" in str(found.headline)
-    assert any("different data" in w for w in found.warnings)
+    told = str(headline_of(found))
+    assert told == "On toy, FedAvg reached 90 % in 2 rounds and ended at 90.0 % after 2 rounds; " + (
+        "on other, FedTrip reached 90 % in 1 round and ended at 90.0 % after 2 rounds."
+    )
+    assert any("different data" in remark(r) and "not compared" in remark(r) for r in found.remarks)
 
 
 def test_runs_that_differ_in_training_do_not_melt_into_one_mean(book: Ledger) -> None:
@@ -138,7 +212,7 @@ def test_a_seed_twice_counts_once(book: Ledger) -> None:
     add_run(book, "fedavg", 1, [0.5, 0.9], name="again")
     found = comparison(histories(book), 0.9)
     assert found.rows[0].group.seeds == (1,)
-    assert any("repeats seed 1" in w for w in found.warnings)
+    assert any("repeats seed 1" in remark(r) for r in found.remarks)
 
 
 def test_unfinished_runs_are_left_out_where_finished_ones_are_and_said(book: Ledger) -> None:
@@ -146,7 +220,7 @@ def test_unfinished_runs_are_left_out_where_finished_ones_are_and_said(book: Led
     add_run(book, "fedavg", 2, [0.5], status="stopped", planned=2)
     found = comparison(histories(book), 0.9)
     assert found.rows[0].group.seeds == (1,)
-    assert any("without fedavg-toy-seed2 (stopped, round 1)" in w for w in found.warnings)
+    assert any("without fedavg-toy-seed2 (stopped, round 1)" in remark(r) for r in found.remarks)
 
 
 def test_an_accuracy_that_is_no_number_is_said_and_reaches_nothing(book: Ledger) -> None:
@@ -158,7 +232,7 @@ def test_an_accuracy_that_is_no_number_is_said_and_reaches_nothing(book: Ledger)
     assert row.costs["rounds"].value is None
     assert row.costs["rounds"].per_seed == (None, 2)
     assert "n/a (1 of 2 seeds gave no number)" in table.cells(found, row)
-    assert any("gave no number" in w for w in found.warnings)
+    assert any("gave no number" in remark(r) for r in found.remarks)
 
 
 def test_without_a_target_it_is_what_the_baseline_reached(book: Ledger) -> None:
@@ -166,7 +240,7 @@ def test_without_a_target_it_is_what_the_baseline_reached(book: Ledger) -> None:
     add_run(book, "fedtrip", 1, [0.9, 0.9])
     found = comparison(histories(book))
     assert found.target == 0.87
-    assert "what FedAvg reached" in found.target_from
+    assert "what FedAvg reached" in target_source(found)
 
 
 def test_a_run_without_rounds_is_nothing_to_compare(book: Ledger) -> None:
@@ -199,9 +273,10 @@ def test_text_has_a_line_per_method(book: Ledger) -> None:
 
 def history(method: str, seed: int, curve: tuple[str, str, str], values: list[float]) -> History:
     """A run without a ledger, judged by the given figure."""
-    cost = {"bytes_up": 3, "bytes_down": 2, "macs": 7, "seconds": 0.25, "rejected": 0, "skipped": 0}
-    rows = [{"round": i, **cost} for i in range(1, len(values) + 1)]
-    metrics = [(i, *curve, v) for i, v in enumerate(values, 1)]
+    rows = [
+        RoundRow(i, bytes_up=3, bytes_down=2, macs=7, seconds=0.25, participants=2) for i in range(1, len(values) + 1)
+    ]
+    metrics = [(i, Figure(*curve), v) for i, v in enumerate(values, 1)]
     return History(method, seed, rows, metrics, len(values), experiment={"algorithm": {"name": method}})
 
 
@@ -213,9 +288,9 @@ def test_personal_models_are_not_compared_with_global_ones() -> None:
     assert personal.costs["rounds"].value == 1
     assert personal.costs["rounds"].ratio is None
     assert personal.gain is None
-    assert "not compared" in str(found.verdicts[0])
-    assert "fedavg reached 60 % in 2 rounds" in str(found.headline)
-    assert any("fedrep is judged by the accuracy of the personal model" in w for w in found.warnings)
+    assert "not compared" in str(told(found)[0])
+    assert "fedavg reached 60 % in 2 rounds" in str(headline_of(found))
+    assert any("fedrep is judged by the accuracy of the personal model" in remark(r) for r in found.remarks)
 
 
 def test_data_without_classes_are_compared_by_their_loss() -> None:
@@ -223,16 +298,16 @@ def test_data_without_classes_are_compared_by_their_loss() -> None:
     runs = [history("fedavg", s, loss, [2.0, 1.0 + s / 100]) for s in (1, 2, 3)]
     runs += [history("fedtrip", s, loss, [2.0, 0.5 + s / 100]) for s in (1, 2, 3)]
     found = comparison(runs, 0.9)
-    assert (found.metric, found.target) == ("loss", None)
+    assert (found.figure.metric, found.target) == ("loss", None)
     assert found.rows[1].costs == {}
-    assert "fedtrip ended at a loss of 0.52, -0.5 against fedavg" in str(found.headline)
+    assert "fedtrip ended at a loss of 0.52, -0.5 against fedavg" in str(headline_of(found))
     assert "final loss" in table.headers(found)
 
 
-curve = st.lists(st.floats(0, 1), min_size=5, max_size=5)
+share = st.integers(1, 1000).map(lambda n: n / 1000)  # accuracies and targets as evaluations and people give them
 
 
-@given(curve, st.floats(0.01, 1))
+@given(st.lists(share, min_size=5, max_size=5), share)
 def test_one_run_agrees_with_its_own_history(values: list[float], target: float) -> None:
     run = history("fedavg", 1, ("global", "test", "accuracy"), values)
     reached = run.reached(target)

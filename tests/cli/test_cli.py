@@ -14,6 +14,7 @@ import pytest
 
 from undrift import cli
 from undrift.cli.common import show_warnings
+from undrift.core.figure import Figure
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
 
@@ -95,7 +96,7 @@ def test_a_run_of_pfedmo_shows_its_two_controls(capsys: pytest.CaptureFixture[st
     out = " ".join(capsys.readouterr().out.split())  # wherever lines are folded
     with Ledger("runs/ledger.sqlite") as ledger:
         mine, control = ledger.runs()
-        accuracy = History.of(ledger, control).curve("global", "test", "accuracy")[1][-1]
+        accuracy = History.of(ledger, control).curve(Figure())[1][-1]
     assert "representation model, accuracy on" in out
     assert f"Its control FedNAG (gamma=0.7), on the same partition, ends at {100 * accuracy:.1f} %" in out
     assert (mine.name, control.name) == ("mine", "mine-fednag")
@@ -175,7 +176,7 @@ def test_algorithms_and_partition_tell_what_there_is(capsys: pytest.CaptureFixtu
     for name in ("fedavg", "fedprox", "scaffold", "feddyn", "fedtrip", "moon"):
         assert f"\n{name}  " in "\n" + everything
     assert cli.run(["algorithms", "fedtrip", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["fedtrip"]["settings"]["mu"]["default"] == 0.4
+    assert json.loads(capsys.readouterr().out)["fedtrip"]["settings"]["mu"]["default"] == "auto"
     assert cli.run(["partition", "--alpha", "0.1", "--clients", "5", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert sum(value["sizes"]) == sum(map(sum, value["histogram"])) == 1438

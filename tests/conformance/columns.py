@@ -57,12 +57,12 @@ class Elsewhere(Runtime):
     name = "elsewhere"
 
     def __init__(self, federation: Federation) -> None:
-        self.federation = federation
+        super().__init__(federation)
         self.kind = type(federation.module).__name__
 
     def replies(self, task: Task) -> Iterator[Reply]:
         for place, client in enumerate(task.cohort.ids.tolist()):
-            kept = task.kept[client]
+            kept = self.kept(task.method, client)
             request = Request(
                 method=task.method.name(),
                 settings=task.method.values(),

@@ -19,16 +19,16 @@ from conformance.columns import COLUMNS, HELPER, Column
 from conformance.table import Row
 from recording import Recording
 from undrift.algorithms import algorithms, create
-from undrift.core.client import Kept
 from undrift.core.cohort import Cohort
 from undrift.core.federation import Federation
-from undrift.core.loop import Loop, Memory, Round, Snapshot
+from undrift.core.loop import Loop, Snapshot
 from undrift.core.records import Record
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Task
+from undrift.core.states import Kept, Memory
 from undrift.core.vector import Buffers
 from undrift.runtimes.serial import Serial
-from worked import play
+from worked import Played, next_round, play
 
 ROWS = [*rows_regularised.ROWS, *rows_momentum.ROWS]
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "algorithms"
@@ -46,11 +46,11 @@ def federation(row: Row, **training: Any) -> Federation:
     return problem.federation(**row.training | training)
 
 
-def rounds_of(row: Row, count: int = 4, runtime: Any = Serial, **training: Any) -> list[Round]:
+def rounds_of(row: Row, count: int = 4, runtime: Any = Serial, **training: Any) -> list[Played]:
     return play(federation(row, **training), row.name, count, participate=3, runtime=runtime, **row.settings)
 
 
-def models(federation: Federation, method: Any, played: list[Round], key: str) -> list[Tensor]:
+def models(federation: Federation, method: Any, played: list[Played], key: str) -> list[Tensor]:
     """The models that count after the last round: the global one, or everybody's personal one."""
     server = played[-1].snapshot.server
     if found := method.models(server):
@@ -77,7 +77,7 @@ def assert_same(a: Record, b: Record, tolerance: float = 0.0) -> None:
             torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True, msg=lambda m, f=field: f"{f}: {m}")
 
 
-def assert_same_runs(a: list[Round], b: list[Round], tolerance: float = 0.0) -> None:
+def assert_same_runs(a: list[Played], b: list[Played], tolerance: float = 0.0) -> None:
     assert len(a) == len(b)
     for mine, theirs in zip(a, b, strict=True):
         assert_same(mine.snapshot.server, theirs.snapshot.server, tolerance)
@@ -117,17 +117,16 @@ def test_a_resumed_run_ends_with_the_same_bits(row: Row) -> None:
     here, method = federation(row), create(row.name, **row.settings)
     here = here.pooled() if method.pools_data else here
 
-    def session(snapshot: Snapshot | None, kept: dict[int, bytes], count: int) -> tuple[list[Round], dict[int, bytes]]:
-        kind, keep = method.records()["client"], Memory()
-        keep.save({client: Kept.decode(kind, data) for client, data in kept.items()})
-        loop = Loop(here, create(row.name, **row.settings), Serial(here), 3, keep)
+    def session(snapshot: Snapshot | None, kept: dict[int, bytes], count: int) -> tuple[list[Played], dict[int, bytes]]:
+        kind, runtime = method.records()["client"], Serial(here)
+        runtime.states = Memory({client: Kept.decode(kind, data) for client, data in kept.items()})
+        loop = Loop(here, create(row.name, **row.settings), runtime, 3)
         snapshot = snapshot or loop.start()
         played = []
         for _ in range(count):
-            played.append(loop.play(snapshot))
-            keep.save(played[-1].kept)
+            played.append(next_round(loop, snapshot))
             snapshot = played[-1].snapshot
-        return played, {client: held.encode() for client, held in keep.held.items()}
+        return played, kept | {c: held.encode() for result in played for c, held in result.kept.items()}
 
     first, kept = session(None, {}, 2)
     last = first[-1].snapshot
@@ -218,16 +217,16 @@ def test_a_lost_upload_is_as_if_the_client_was_not_asked(row: Row) -> None:
     started = play(first, row.name, 2, **row.settings)[-1]  # so that everybody keeps something
     results = []
     for runtime, cohort in ((Losing, (1, 3, 4)), (Serial, (1, 4))):
-        here, keep = federation(row), Memory()
-        keep.save(started.kept)
-        loop = Chosen(here, create(row.name, **row.settings), runtime(here), 3, keep)
-        loop.chosen = cohort
-        result = loop.play(started.snapshot)
+        here = federation(row)
+        loop = Chosen(here, create(row.name, **row.settings), runtime(here), 3)
+        loop.runtime.states, loop.chosen = Memory(started.kept), cohort
+        result = next_round(loop, started.snapshot)
         assert set(result.kept) == {1, 4}
-        keep.save(result.kept)
-        assert keep.load(3) is started.kept[3]
+        states = loop.runtime.states
+        assert states.load(3) is started.kept[3]
         loop.runtime, loop.chosen = Serial(here), (1, 3, 4)  # and the run goes on with all of them
-        results.append([result, loop.play(result.snapshot)])
+        loop.runtime.states = states
+        results.append([result, next_round(loop, result.snapshot)])
     if row.broadcast_depends_on_cohort:
         return
     assert_same_runs(results[0], results[1])

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from undrift.algorithms import algorithms, create
-from undrift.core.client import Kept, Request, answer, decode_reply
+from undrift.core.client import Request, answer, decode_reply
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
-from undrift.core.loop import Loop, Memory
+from undrift.core.loop import Loop
 from undrift.core.runtime import Task
+from undrift.core.states import Kept
 from undrift.core.training import Training
 from undrift.runtimes.serial import Serial
 
@@ -25,12 +26,11 @@ def test_bytes_carry_batch_norm_statistics(name: str) -> None:
     x, y = torch.randn(11, 5), torch.randint(0, 3, (11,))
     fed = Federation(module, nn.functional.cross_entropy, x, y, np.arange(11), np.array([0, 6, 11]), training, seed=2)
     method = create(name)
-    loop = Loop(fed, method, Serial(fed), 2, Memory())
+    loop = Loop(fed, method, Serial(fed), 2)
     start = loop.start()
     cohort = loop._cohort(1)
     down = method.broadcast(start.server, cohort)
-    kept = {0: loop.kept(0), 1: loop.kept(1)}
-    expected = list(Serial(fed).replies(Task(method, down, cohort, kept, start.buffers)))[1]
+    expected = list(Serial(fed).replies(Task(method, down, cohort, start.buffers)))[1]
 
     alone = Federation(module, fed.loss, x[6:], y[6:], np.arange(5), np.array([0, 5]), training, seed=2)
     request = Request(
@@ -41,7 +41,7 @@ def test_bytes_carry_batch_norm_statistics(name: str) -> None:
         seed=2,
         training=training.values(),
         down=down.row(1).encode(),
-        kept=kept[1].encode(),
+        kept=loop.runtime.kept(method, 1).encode(),
         buffers=start.buffers.encode() if method.shares_buffers else b"",
     )
     again = Request.decode(request.encode())
@@ -61,6 +61,6 @@ def test_a_batch_of_one_sample_under_batch_norm_is_explained() -> None:
     x, y = torch.randn(9, 5), torch.randint(0, 3, (9,))
     training = Training(batch_size=4, epochs=1)
     fed = Federation(module, nn.functional.cross_entropy, x, y, np.arange(9), np.array([0, 4, 9]), training)
-    loop = Loop(fed, create("fedavg"), Serial(fed), 2, Memory())
+    loop = Loop(fed, create("fedavg"), Serial(fed), 2)
     with pytest.raises(InvalidInput, match=r"client 1: .* a batch of one sample"):
         loop.play(loop.start())

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from undrift.algorithms import create
 from undrift.core import rng
 from undrift.core.algorithm import Averaging, Broadcast, Trained
-from undrift.core.client import Kept, one_thread, work
+from undrift.core.client import one_thread, work
 from undrift.core.federation import Federation
-from undrift.core.loop import Loop, Memory
+from undrift.core.loop import Loop
 from undrift.core.records import Nothing
+from undrift.core.states import Kept
 from undrift.core.training import Training
 from undrift.core.vector import flatten
 from undrift.runtimes.batched import Batched
@@ -140,7 +141,7 @@ def normed() -> nn.Module:
 
 def test_batch_norm_statistics_are_averaged_and_counters_take_the_maximum() -> None:
     fed = federation(normed(), Training(lr=0.1, batch_size=4, epochs=2), sizes=(10, 7, 4))
-    loop = Loop(fed, create("fedavg"), Serial(fed), 3, Memory())
+    loop = Loop(fed, create("fedavg"), Serial(fed), 3)
     after = loop.play(loop.start()).snapshot.buffers
 
     module = copy.deepcopy(fed.module)
@@ -234,7 +235,7 @@ class Judged(Averaging[Nothing]):
 def test_values_are_the_same_everywhere(runtime: Any) -> None:
     fed = federation(net(), Training(lr=0.1, batch_size=4, epochs=2))
     with runtime(fed) as here:
-        loop = Loop(fed, Judged(), here, 3, Memory())
+        loop = Loop(fed, Judged(), here, 3)
         result = loop.play(loop.start())
     replica, expected = copy.deepcopy(fed.module), []
     for client in range(3):
@@ -251,7 +252,7 @@ def test_training_leaves_the_global_random_stream_alone() -> None:
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    loop = Loop(fed, create("fedavg"), Serial(fed), 3, Memory())
+    loop = Loop(fed, create("fedavg"), Serial(fed), 3)
     loop.play(loop.start())
     assert torch.equal(torch.rand(3), expected)
 
@@ -353,7 +354,7 @@ def test_the_order_in_which_uploads_arrive_changes_nothing(name: str) -> None:
     found = []
     for kind in (Serial, Reversed):
         fed = federation(net().float(), Training(lr=0.1, batch_size=4))
-        loop = Loop(fed, create(name), kind(fed), 3, Memory())
+        loop = Loop(fed, create(name), kind(fed), 3)
         found.append(loop.play(loop.start()).snapshot.server)
     assert found[0].encode() == found[1].encode()
 

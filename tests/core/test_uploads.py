@@ -11,7 +11,7 @@ import torch
 
 from undrift.algorithms import create
 from undrift.core.federation import Federation
-from undrift.core.loop import Loop, Memory
+from undrift.core.loop import Loop
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Task
 from undrift.runtimes.serial import Serial
@@ -54,21 +54,19 @@ class Tampered(Serial):
 @pytest.mark.parametrize("reason", BAD)
 def test_a_bad_upload_is_rejected_and_the_round_goes_on_with_the_others(reason: str) -> None:
     fed = quad1()
-    loop = Loop(fed, create("fedavg"), Tampered(fed, BAD[reason]), 2, Memory())
+    loop = Loop(fed, create("fedavg"), Tampered(fed, BAD[reason]), 2)
     played = loop.play(loop.start())
     assert len(played.rejected) == 1
     assert reason in next(iter(played.rejected.values()))
-    alone = Loop(fed, create("fedavg"), Serial(fed), 2, Memory())
-    kept = alone.runtime.replies(
-        Task(alone.method, alone.method.broadcast(alone.start().server, None), _one(alone), {0: alone.kept(0)})
-    )  # type: ignore[arg-type]
+    alone = Loop(fed, create("fedavg"), Serial(fed), 2)
+    kept = alone.runtime.replies(Task(alone.method, alone.method.broadcast(alone.start().server, None), _one(alone)))  # type: ignore[arg-type]
     assert torch.equal(played.snapshot.server.x, next(iter(kept)).up.x)
     assert played.cohort.ids.tolist() == [0]
 
 
 def test_a_round_with_no_upload_left_is_skipped() -> None:
     fed = quad1()
-    loop = Loop(fed, create("fedavg"), Tampered(fed, BAD["claims 0 samples"], (0, 1)), 2, Memory())
+    loop = Loop(fed, create("fedavg"), Tampered(fed, BAD["claims 0 samples"], (0, 1)), 2)
     start = loop.start()
     played = loop.play(start)
     assert played.skipped
@@ -78,14 +76,14 @@ def test_a_round_with_no_upload_left_is_skipped() -> None:
 
 
 def test_a_rejected_client_keeps_its_old_state() -> None:
-    fed, keep = quad1(), Memory()
-    loop = Loop(fed, create("scaffold"), Tampered(fed, changed("round", 9)), 2, keep)
+    fed = quad1()
+    loop = Loop(fed, create("scaffold"), Tampered(fed, changed("round", 9)), 2)
     played = loop.play(loop.start())
-    keep.save(played.kept)
-    assert keep.load(0) is not None
-    assert keep.load(1) is None
+    assert loop.runtime.states.accepted(0) == 1
+    assert loop.runtime.states.load(1) is None
+    c = [loop.runtime.kept(loop.method, client).state.c for client in range(2)]
     # SCAFFOLD's invariant c = mean of all c_i holds with the state that was really kept
-    assert torch.allclose(played.snapshot.server.c, loop.kept(0).state.c / 2 + loop.kept(1).state.c / 2)
+    assert torch.allclose(played.snapshot.server.c, c[0] / 2 + c[1] / 2)
 
 
 def _one(loop: Loop) -> Any:

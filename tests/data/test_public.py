@@ -9,12 +9,12 @@ import pytest
 
 from undrift.core.errors import InvalidInput
 from undrift.experiment.description import Experiment
-from undrift.experiment.prepare import Setting, prepare_experiment
+from undrift.experiment.prepare import Prepared, prepare_experiment
 
 DIGITS = 1438  # samples to train on
 
 
-def setting(method: str, **plan: Any) -> Setting:
+def setting(method: str, **plan: Any) -> Prepared:
     values = {"algorithm": method, "data": "digits", "partition": "dirichlet", "clients": 5, **plan}
     return prepare_experiment(Experiment.build(values, "test"))
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import undrift
+from undrift.core.figure import Figure
 from undrift.data import PARTITIONERS, load, test_parts
 
 
@@ -20,7 +21,7 @@ def test_the_global_figures_are_those_of_the_model_that_is_returned() -> None:
     split = PARTITIONERS["dirichlet"].create().split(data, 12, 5)
     parts = test_parts(split, data, 5)
     own = np.sort([right[parts[i]].mean() for i in range(12) if len(parts[i])])
-    final = {(m, d): v for at, m, d, k, v in result.history.metrics if at == 3 and k == "accuracy"}
+    final = {(f.model, f.data): v for at, f, v in result.history.metrics if at == 3 and f.metric == "accuracy"}
     assert final[("global", "test")] == result.accuracy == pytest.approx(right.mean())
     assert final[("global", "own test (mean)")] == pytest.approx(own.mean())
     assert final[("global", "own test (worst decile)")] == pytest.approx(own[:1].mean())
@@ -29,7 +30,7 @@ def test_the_global_figures_are_those_of_the_model_that_is_returned() -> None:
 
 def test_personal_models_are_labelled_as_such() -> None:
     result = undrift.run("fedrep", clients=8, rounds=2, seed=1)
-    assert {(m, d) for _, m, d, _, _ in result.history.metrics} == {
+    assert {(f.model, f.data) for f in result.history.figures} == {
         ("personal", "own test (mean)"),
         ("personal", "own test (worst decile)"),
     }
@@ -56,7 +57,7 @@ def test_a_regression_is_judged_by_its_loss() -> None:
         rounds=20,
         seed=1,
     )
-    assert result.history.main_curve == ("global", "test", "loss")
+    assert result.history.main_curve == Figure(metric="loss")
     assert result.history.final < 0.01
     assert result.reached(0.5) is None
 

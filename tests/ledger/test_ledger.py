@@ -14,7 +14,8 @@ import pytest
 
 import undrift
 from undrift import InvalidInput, Ledger
-from undrift.ledger.store import Entry
+from undrift.core.figure import Figure
+from undrift.ledger.rows import Entry, RoundRow
 
 ROUNDS = 8
 
@@ -226,13 +227,11 @@ def test_runs_are_found_by_name_number_or_beginning(tmp_path: Path) -> None:
 
 
 def test_not_a_number_is_stored_as_such(tmp_path: Path) -> None:
-    row = dict.fromkeys(("seconds", "client_seconds", "bytes_up", "bytes_down", "gradients", "forwards", "macs"), 0)
-    row |= {"participants": 1, "rejected": 0, "skipped": 0, "drift": "{}", "notes": "{}"}
     with Ledger(tmp_path / "l.sqlite", create=True) as ledger:
         run = ledger.add("r", {"rounds": 1}, {})
-        ledger.record(run, Entry(1, row, [("global", "test", "accuracy", float("nan"))]))
+        ledger.record(run, Entry(RoundRow(1), [(Figure(), float("nan"))]))
         ledger.flush()
-        assert ledger.metrics(run) == [(1, "global", "test", "accuracy", None)]
+        assert ledger.metrics(run) == [(1, Figure(), None)]
 
 
 def test_a_run_from_python_with_names_alone_can_be_resumed_from_the_command_line(tmp_path: Path) -> None:

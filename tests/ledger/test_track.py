@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import undrift
 from ledgers import add_run, entry
 from undrift.core.errors import InvalidInput
-from undrift.ledger.store import Ledger, Run
-from undrift.ledger.track import scalars, tracker, tracking
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
+from undrift.ledger.track import scalars, tracker
 
 
 @pytest.fixture
@@ -45,26 +47,14 @@ def test_a_missing_package_is_a_sentence(run: Run, tmp_path: Path, kind: str, mo
         pytest.skip(f"{module} is installed")
     with pytest.raises(InvalidInput, match=rf"pip install 'undrift\[{kind}\]'"):
         tracker(kind, run, tmp_path)
-    # On the command line it is said before a run begins.
-    with (
-        Ledger(tmp_path / "ledger.sqlite") as book,
-        pytest.raises(InvalidInput, match="pip install"),
-        tracking(book, kind),
-    ):
-        pytest.fail("nothing may be run")
+    # It is said before a run begins.
+    with pytest.raises(InvalidInput, match="pip install"):
+        undrift.run(clients=4, rounds=1, track=kind, watch=lambda where: pytest.fail("nothing may be run"))
 
 
 def test_an_unknown_tracker_is_a_sentence(run: Run) -> None:
     with pytest.raises(InvalidInput, match="did you mean 'mlflow'"):
         tracker("mlflo", run)
-
-
-def test_a_ledger_tells_its_followers_of_every_round(tmp_path: Path) -> None:
-    told = []
-    with Ledger(tmp_path / "ledger.sqlite", create=True) as book:
-        book.followers.append(lambda run, entry: told.append((run.name, entry.round)))
-        add_run(book, "fedavg", 1, [0.1, 0.2])
-    assert told == [("fedavg-toy-seed1", 1), ("fedavg-toy-seed1", 2)]
 
 
 @pytest.mark.skipif(not has("tensorboard"), reason="TensorBoard is not installed")

@@ -17,6 +17,7 @@ import pytest
 
 from ledgers import add_run, histories
 from undrift import cli
+from undrift.analysis.curves import smoothed
 from undrift.core.errors import InvalidInput
 from undrift.data import PARTITIONERS
 from undrift.experiment.description import Experiment
@@ -111,11 +112,12 @@ def test_only_the_scripts_of_the_page_are_allowed(two: Ledger, tmp_path: Path) -
 def test_content_at_every_target_is_what_compare_says(two: Ledger) -> None:
     from undrift.analysis.comparison import comparison
     from undrift.report import table
+    from undrift.report.sentences import headline_of
 
     verdict = content(two, two.runs())["verdict"]
     for at in verdict["targets"][::7]:
         found = comparison(histories(two), at["target"])
-        assert at["headline"] == found.headline.claim
+        assert at["headline"] == headline_of(found).claim
         assert at["costs"] == [table.cost_cells(found, row) for row in found.rows]
 
 
@@ -242,13 +244,13 @@ def test_a_partition_of_many_clients_can_be_drawn(tmp_path: Path) -> None:
 
 def test_smoothing_changes_nothing_at_factor_0_and_keeps_gaps() -> None:
     values = np.array([0.0, 1.0, np.nan, 1.0])
-    np.testing.assert_array_equal(plots.smoothed(values, 0.0), values)
+    np.testing.assert_array_equal(smoothed(values, 0.0), values)
     # After the gap: (0.25 * 0 + 0.5 * 1 + 1 * 1) / (0.25 + 0.5 + 1) with factor 0.5, newest weight 1.
-    np.testing.assert_allclose(plots.smoothed(values, 0.5), [0, 1 / 1.5, np.nan, 1.5 / 1.75])
+    np.testing.assert_allclose(smoothed(values, 0.5), [0, 1 / 1.5, np.nan, 1.5 / 1.75])
 
 
 def test_features_of_the_global_and_a_clients_model(tmp_path: Path) -> None:
-    from undrift.experiment.execute import start_experiment
+    from undrift.experiment.start import start_experiment
     from undrift.report.features import features, tsne
 
     experiment = Experiment.build({"clients": 5, "rounds": 2, "runtime": "serial"})

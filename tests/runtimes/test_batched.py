@@ -18,13 +18,13 @@ from undrift.algorithms import create
 from undrift.core.algorithm import Averaging, Broadcast, Trained
 from undrift.core.federation import Federation
 from undrift.core.local import Local
-from undrift.core.loop import Loop, Memory, Round
+from undrift.core.loop import Loop, Round
 from undrift.core.records import Nothing
 from undrift.core.runtime import Runtime
 from undrift.runtimes.batched import Batched
 from undrift.runtimes.serial import Serial
 from undrift.runtimes.stack import Stack, cross_entropy_slope, slope_of
-from worked import play
+from worked import next_round, play
 
 ROWS = [*rows_regularised.ROWS, *rows_momentum.ROWS]
 
@@ -190,7 +190,7 @@ def test_a_method_that_cannot_be_batched_runs_serially_and_it_is_said_once() -> 
     job = federation()
 
     def end(runtime: Runtime) -> Tensor:
-        loop = Loop(job, Whimsical(), runtime, 4, Memory())
+        loop = Loop(job, Whimsical(), runtime, 4)
         snapshot = loop.play(loop.play(loop.start()).snapshot).snapshot
         found: Tensor = snapshot.server.x
         return found
@@ -221,8 +221,8 @@ def test_a_client_that_sends_nonsense_is_rejected_by_name_and_the_others_count()
     x = job.x.clone()
     x[int(job.offsets[2])] = float("nan")
     job = replace(job, x=x)
-    loop = Loop(job, create("scaffold"), Batched(job), 6, Memory())
-    result = loop.play(loop.start())
+    loop = Loop(job, create("scaffold"), Batched(job), 6)
+    result = next_round(loop, loop.start())
     assert result.rejected == {2: "dy is not finite"}
     assert result.cohort.ids.tolist() == [0, 1, 3, 4, 5]
     assert 2 not in result.kept

@@ -21,7 +21,7 @@ from conformance.problem import Network, federation
 from undrift.algorithms import create
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
-from undrift.core.loop import Loop, Memory
+from undrift.core.loop import Loop
 from undrift.runtimes.processes import Processes
 from undrift.runtimes.serial import Serial
 from worked import play
@@ -117,15 +117,14 @@ def test_files_take_the_place_of_shared_memory_and_it_is_said() -> None:
 
 
 def test_a_worker_killed_between_rounds_is_replaced() -> None:
-    job, keep = federation(), Memory()
+    job = federation()
     with Processes(job, 2) as runtime:
-        loop = Loop(job, create("scaffold"), runtime, 4, keep)
+        loop = Loop(job, create("scaffold"), runtime, 4)
         snapshot, found = loop.start(), []
         for _ in range(4):
             first, *_ = pids(runtime)
             os.kill(first, signal.SIGKILL)
             result = loop.play(snapshot)
-            keep.save(result.kept)
             snapshot = result.snapshot
             found.append(snapshot.server.x)
             assert first not in pids(runtime)
@@ -147,7 +146,7 @@ def test_a_client_that_kills_every_worker_is_named() -> None:
     x[int(job.offsets[2]), 0] = POISON
     job = replace(job, module=Mortal(), x=x, names=("ann", "bob", "cem", "dan", "eve", "fay"))
     with Processes(job, 2) as runtime:
-        loop = Loop(job, create("fedavg"), runtime, 6, Memory())
+        loop = Loop(job, create("fedavg"), runtime, 6)
         with pytest.raises(RuntimeError, match="client cem, round 1: the worker process died 3 times"):
             loop.play(loop.start())
         assert pids(runtime) == []
@@ -156,7 +155,7 @@ def test_a_client_that_kills_every_worker_is_named() -> None:
 def test_an_error_in_a_client_arrives_with_its_name() -> None:
     job = replace(federation(), module=Failing())
     with Processes(job, 1) as runtime:
-        loop = Loop(job, create("fedavg"), runtime, 6, Memory())
+        loop = Loop(job, create("fedavg"), runtime, 6)
         with pytest.raises(ArithmeticError, match="gave up") as caught:
             loop.play(loop.start())
     assert any("client" in note and "step" in note for note in caught.value.__notes__)

@@ -10,20 +10,19 @@ import torch
 from conformance.problem import federation
 from undrift.algorithms import create
 from undrift.core.errors import InvalidInput
-from undrift.core.loop import Loop, Memory, Round
+from undrift.core.loop import Loop
 from undrift.runtimes.batched import Batched
 from undrift.runtimes.processes import Processes
 from undrift.runtimes.serial import Serial
 from undrift.runtimes.wrappers import Hostile, Lossy, Slow
+from worked import Played, next_round
 
 
-def rounds(runtime: Any, count: int = 6, name: str = "scaffold") -> list[Round]:
-    keep = Memory()
-    loop = Loop(runtime.federation, create(name), runtime, 6, keep)
+def rounds(runtime: Any, count: int = 6, name: str = "scaffold") -> list[Played]:
+    loop = Loop(runtime.federation, create(name), runtime, 6)
     snapshot, played = loop.start(), []
     for _ in range(count):
-        played.append(loop.play(snapshot))
-        keep.save(played[-1].kept)
+        played.append(next_round(loop, snapshot))
         snapshot = played[-1].snapshot
     return played
 

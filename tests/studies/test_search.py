@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from undrift.analysis.comparison import Figure
+from undrift.analysis.intervals import Spread
 from undrift.core.errors import InvalidInput
 from undrift.ledger.store import Ledger
 from undrift.studies.advise import Budget, Pilot, Standing, _survivors, advise, conclusion
@@ -101,7 +101,7 @@ def test_the_best_of_an_equal_number_of_trials() -> None:
 
     def scored(method: str, *values: float) -> list[Score]:
         trial = plan.trial({"name": method}, {})
-        return [Score(trial, Figure.of([v]), v) for v in values]
+        return [Score(trial, Spread.of([v]), v) for v in values]
 
     found = Outcome(plan, {"fedavg": scored("fedavg", 0.7, 0.5), "fedprox": scored("fedprox", 0.9, 0.6, 0.3)})
     assert found.expected("fedavg") == pytest.approx(0.7)
@@ -160,7 +160,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 def standing(method: str, *accuracies: float, traffic: float = 1000) -> Standing:
     cost = {"bytes": traffic, "macs": 100.0, "seconds": 1.0}
-    return Standing(method, method.title(), 2, 20, 0.2, Figure.of(accuracies), cost)
+    return Standing(method, method.title(), 2, 20, 0.2, Spread.of(accuracies), cost)
 
 
 PILOT = Pilot(BASE, Budget("rounds", 100))

@@ -1,4 +1,7 @@
-"""The methods: one paper, one file. A file in this folder is found by itself; nothing needs to be registered."""
+"""The methods: one paper, one file. A file in this folder is found by itself; nothing needs to be registered.
+
+What several papers share is in ``parts``, where no method is looked for.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ def algorithms() -> dict[str, type[Method]]:
     """Every method by its name on the command line."""
     found: dict[str, type[Method]] = {}
     for info in pkgutil.iter_modules(__path__):
+        if info.ispkg:
+            continue
         module = importlib.import_module(f"{__name__}.{info.name}")
         for value in vars(module).values():
             if (

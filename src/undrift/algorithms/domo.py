@@ -30,6 +30,8 @@ class Up(Upload):
 class Double(Algorithm[Server, Nothing, Down, Up]):
     """What the two have in common: the server, and momentum SGD on the client with a fixed extra push."""
 
+    steep: ClassVar[tuple[str, ...]] = ("mu_s", "mu_l", "alpha")
+
     mu_s: Annotated[float, "server momentum μ_s", between(0, 1, "at 1 no update is ever forgotten", open_high=True)] = (
         0.5
     )

@@ -39,6 +39,7 @@ class FastSlowMo(Algorithm[Server, Nothing, Down, Up]):
     )
     cost: ClassVar[Cost] = Cost(down="d", up="d", flops="4 * K * d")
     refuses_momentum: ClassVar[str] = "it carries its own momentum gamma from round to round"
+    steep: ClassVar[tuple[str, ...]] = ("gamma", "gamma_a")
 
     gamma: Annotated[
         float, "worker momentum γ", between(0, 1, "at 1 no gradient is ever forgotten", open_high=True)

@@ -30,6 +30,7 @@ class FedADC(Algorithm[Server, Nothing, Down, Displaced]):
     )
     cost: ClassVar[Cost] = Cost(down="d", flops="2 * K * d")
     refuses_momentum: ClassVar[str] = "the embedded server momentum takes its place"
+    steep: ClassVar[tuple[str, ...]] = ("beta_g", "beta_l")
 
     beta_g: Annotated[
         float, "server momentum β_g", between(0, 1, "at 1 no update is ever forgotten", open_high=True)

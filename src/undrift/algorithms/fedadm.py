@@ -1,4 +1,4 @@
-"""FedADM, Algorithm 1: FedProx whose proximal weights and number τ of local steps (``core/budget``) adapt."""
+"""FedADM, Algorithm 1: FedProx whose proximal weights and number τ of local steps (``parts/budget``) adapt."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, float64, isfinite, where, zeros, zeros_like
 
+from undrift.algorithms.parts.budget import EVALUATION, Budgeted, Estimates, Last, Plan, Report, objective
 from undrift.core.algorithm import Algorithm, Cost
-from undrift.core.budget import EVALUATION, Budgeted, Estimates, Last, Plan, Report
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
 from undrift.core.records import Each, Mean, Message, Scalar, Vector
@@ -68,7 +68,8 @@ class FedADM(Budgeted, Algorithm[Server, Client, Down, Up]):
         t, k = where(known, me.t, local.round), me.k
         b = local.batch(t, k)  # estimates need the batch that ended the client's last round
         f, g = local.value_and_grad(w, b)
-        rho, beta = me.slopes(w, f, g)
+        f = objective(local, w, f)
+        rho, beta, apart = me.slopes(w, f, g)
 
         def step(carry: tuple[Tensor, int], b: Batch) -> tuple[Tensor, int]:
             x, k = carry
@@ -79,8 +80,9 @@ class FedADM(Budgeted, Algorithm[Server, Client, Down, Up]):
         if down.tau > 1:
             t, k = t * 0 + local.round, k * 0 + down.tau - 1
         f_y, g_y = local.value_and_grad(y, local.batch(t, k))
-        up = Up(g, rho, beta, known.double(), y, f, local.value(down.best, b), mu)  # lines 8, 9
-        return up, Client(y, f_y, g_y, t, k, mu)
+        f_best = objective(local, down.best, local.value(down.best, b))
+        up = Up(g, rho, beta, apart.double(), y, f, f_best, mu)  # lines 8, 9
+        return up, Client(y, objective(local, y, f_y), g_y, t, k, mu)
 
     def server_update(self, server: Server, up: Up, cohort: Cohort) -> Server:
         up = up.map(lambda field, value: value.cpu().double() if field.axes == () else value)

@@ -23,6 +23,7 @@ class FedAvgM(Algorithm[Server, Nothing, Broadcast, Displaced]):
     paper: ClassVar[str] = (
         "Hsu et al., Measuring the effects of non-identical data distribution for federated visual classification, 2019"
     )
+    steep: ClassVar[tuple[str, ...]] = ("beta", "server_lr")
 
     beta: Annotated[float, "server momentum β", between(0, 1, "at 1 no update is ever forgotten", open_high=True)] = 0.9
     server_lr: Annotated[float, "server step size η_g", positive("at 0 the model stays, below 0 it climbs")] = 1.0

@@ -28,6 +28,7 @@ class FedCM(Algorithm[Server, Nothing, Down, Displaced]):
     paper: ClassVar[str] = "Xu et al., FedCM: federated learning with client-level momentum, arXiv:2106.10874, 2021"
     cost: ClassVar[Cost] = Cost(down="d", flops="2 * K * d")
     refuses_momentum: ClassVar[str] = "its direction is already a momentum, and its scale assumes plain steps"
+    steep: ClassVar[tuple[str, ...]] = ("server_lr",)
 
     alpha: Annotated[float, "share α of the client's own gradient", between(0, 1, "it is a mixture")] = 0.1
     server_lr: Annotated[float, "server step size η_g", positive("at 0 the model stays, below 0 it climbs")] = 1.0

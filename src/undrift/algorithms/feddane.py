@@ -33,6 +33,7 @@ class FedDANE(Algorithm[Server, Nothing, Down, Trained]):
     paper: ClassVar[str] = "Li et al., FedDANE: a federated Newton-type method, Asilomar 2019"
     cost: ClassVar[Cost] = Cost(down="d", up="d", gradients="n", flops="4 * K * d")
     exchanges: ClassVar[int] = 2
+    steep: ClassVar[tuple[str, ...]] = ("mu",)
 
     mu: Annotated[float, "proximal weight μ of μ/2 ‖x - w‖²", nonnegative("a negative one pushes away from w")] = 0.01
 

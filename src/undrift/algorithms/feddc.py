@@ -41,6 +41,7 @@ class FedDC(Algorithm[Server, Client, Down, Up]):
         "Gao et al., FedDC: federated learning with non-IID data via local drift decoupling and correction, CVPR 2022"
     )
     cost: ClassVar[Cost] = Cost(down="d", up="d", kept="2 * d", flops="6 * K * d + 4 * d")
+    steep: ClassVar[tuple[str, ...]] = ("alpha",)
 
     alpha: Annotated[float, "weight α of the drift penalty", nonnegative("a negative one pushes away from w - h")] = 0.1
     correct: Annotated[bool, "gradient correction c - c_i; without it the method is FedDyn"] = True

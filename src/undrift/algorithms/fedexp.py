@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, float64, tensor
@@ -56,6 +57,9 @@ class FedExP(Algorithm[Server, Nothing, Broadcast, Up]):
         server_lr = max(1.0, float(up.square) / below) if below else 1.0  # eq. 7
         cohort.note("server_lr", server_lr)
         return Server(server.x - server_lr * up.d, server.x, tensor(first, dtype=float64))
+
+    def skipped(self, server: Server, cohort: Cohort) -> Server:
+        return replace(server, lr=tensor(float(server.lr) or cohort.lr, dtype=float64))  # ε counts from the first round
 
     def models(self, server: Server) -> dict[str, Tensor]:
         return {

@@ -30,6 +30,7 @@ class FedGKD(Algorithm[Server, Nothing, Down, Trained]):
         "Yao et al., Local-global knowledge distillation in heterogeneous federated learning with non-IID data, 2021"
     )
     cost: ClassVar[Cost] = Cost(down="d if history > 1 else 0", forwards="n * E")
+    steep: ClassVar[tuple[str, ...]] = ("gamma",)
 
     gamma: Annotated[
         float, "weight γ of the distillation (the whole factor, not γ/2)", nonnegative("it would teach the opposite")

@@ -24,7 +24,7 @@ class FedMom(Algorithm[Server, Nothing, Broadcast, Displaced]):
         "Huo et al., Faster on-device training using new federated momentum algorithm, arXiv:2002.02090, 2020"
     )
 
-    beta: Annotated[float, "server momentum β", between(0, 1, "above 1 every step is longer than the last")] = 0.9
+    beta: Annotated[float, "server momentum β", between(0, 1, "above 1 every step is longer than the last")] = 0.5
     server_lr: Annotated[float, "server step size η_g", positive("at 0 the model stays, below 0 it climbs")] = 1.0
 
     def server_init(self, x: Tensor, population: Population) -> Server:

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, exp, sqrt, zeros_like
 
+from undrift.algorithms.parts.sharpness import Uphill, sharp
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Direction, Local
@@ -29,7 +30,7 @@ class Up(Upload):
     norm: Mean[Scalar]
 
 
-class FedMRUR(Algorithm[Server, Nothing, Down, Up]):
+class FedMRUR(Uphill, Algorithm[Server, Nothing, Down, Up]):
     title: ClassVar[str] = "FedMRUR"
     paper: ClassVar[str] = (
         "An et al., Federated learning with manifold regularization and normalized update reaggregation, NeurIPS 2023"
@@ -47,9 +48,6 @@ class FedMRUR(Algorithm[Server, Nothing, Down, Up]):
     sigma: Annotated[float, "scale σ of the squared distance", positive("the distance is divided by it")] = 1e4
     beta: Annotated[float, "curvature parameter β of the hyperboloid", positive("the lift is √(β + ‖z‖²)")] = 1.0
     reduction: Annotated[Literal["mean", "sum"], "regulariser per minibatch: mean or sum over its samples"] = "mean"
-    rho: Annotated[
-        float, "radius ρ of the ascent; small models learn with 0.1", nonnegative("a negative one looks downhill")
-    ] = 0.5
     alpha: Annotated[float, "share α of the client's own gradient", between(0, 1, "it is a mixture")] = 0.1
     server_lr: Annotated[float, "server step size η_g", positive("at 0 the model stays, below 0 it climbs")] = 1.0
     weights: Annotated[Literal["samples", "uniform"], "weights of the means of updates and lengths"] = "uniform"
@@ -61,13 +59,11 @@ class FedMRUR(Algorithm[Server, Nothing, Down, Up]):
         return Down(server.x, server.delta)
 
     def client_update(self, down: Down, me: Nothing, local: Local) -> tuple[Up, Nothing]:
+        rho = self.radius(down.x)
+
         def direction(x: Tensor, b: Batch) -> Tensor:
             grad = self.regularised(down.x, b, local) if self.regulariser and self.gamma else local.grad
-            g = grad(x, b)
-            if self.sam:  # line 9; the ascent is that of the regularised loss, without weight decay
-                a = local.undecayed(g, x)
-                e = self.rho * a / (a.norm() + 1e-12)
-                g = local.undecayed(grad(x + e, b), e)
+            g = sharp(local, grad, x, b, rho) if self.sam else grad(x, b)  # line 9, of the regularised loss
             return self.alpha * g + (1 - self.alpha) * down.delta if self.momentum else g  # line 10
 
         d = down.x - local.descend(direction, down.x)  # lines 11, 13
@@ -97,3 +93,7 @@ class FedMRUR(Algorithm[Server, Nothing, Down, Up]):
 
     def needs_features(self) -> bool:
         return self.regulariser and self.gamma > 0
+
+    def check_start(self, x: Tensor, population: Population) -> None:
+        if self.sam:
+            Uphill.check_start(self, x, population)

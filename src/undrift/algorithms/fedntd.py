@@ -19,6 +19,7 @@ class FedNTD(Averaging[Nothing]):
         "Lee et al., Preservation of the global knowledge by not-true distillation in federated learning, NeurIPS 2022"
     )
     cost: ClassVar[Cost] = Cost(forwards="n * E")
+    steep: ClassVar[tuple[str, ...]] = ("beta",)
 
     beta: Annotated[float, "weight β of the not-true distillation", nonnegative("it would teach the opposite")] = 1.0
     temperature: Annotated[float, "temperature τ of the distillation", positive("logits are divided by it")] = 1.0

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 
+from undrift.algorithms.parts.centroids import Classes, distance, nearest, unknown
 from undrift.core.algorithm import Algorithm, Cost
-from undrift.core.centroids import Classes, distance, nearest, unknown
 from undrift.core.cohort import Cohort, Population
 from undrift.core.errors import InvalidInput
 from undrift.core.local import Batch, Local

@@ -14,6 +14,7 @@ class FedProx(Averaging[Nothing]):
     title: ClassVar[str] = "FedProx"
     paper: ClassVar[str] = "Li et al., Federated optimization in heterogeneous networks, MLSys 2020"
     cost: ClassVar[Cost] = Cost(flops="2 * K * d")
+    steep: ClassVar[tuple[str, ...]] = ("mu",)
 
     mu: Annotated[float, "proximal weight μ of μ/2 ‖x - w‖²", nonnegative("a negative one pushes away from w")] = 0.1
 

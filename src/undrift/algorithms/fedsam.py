@@ -6,31 +6,24 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, zeros_like
 
+from undrift.algorithms.parts.sharpness import Uphill, sharp
 from undrift.core.algorithm import Algorithm, Averaging, Broadcast, Cost, Displaced, Trained
 from undrift.core.cohort import Cohort, Population
-from undrift.core.local import Batch, Local
+from undrift.core.local import Local
 from undrift.core.records import Message, Nothing, State, Vector
-from undrift.core.settings import between, nonnegative, positive
+from undrift.core.settings import between, positive
 
 PAPER = "Qu et al., Generalized federated learning via sharpness aware minimization, ICML 2022"
 
 
-def sharp(local: Local, x: Tensor, b: Batch, rho: float) -> Tensor:
-    """The gradient ρ uphill of x, on the same minibatch; weight decay stays at x and never bends the ascent."""
-    a = local.undecayed(local.grad(x, b), x)
-    e = rho * a / (a.norm() + 1e-12)
-    return local.undecayed(local.grad(x + e, b), e)
-
-
-class FedSAM(Averaging[Nothing]):
+class FedSAM(Uphill, Averaging[Nothing]):
     title: ClassVar[str] = "FedSAM"
     paper: ClassVar[str] = PAPER
     cost: ClassVar[Cost] = Cost(gradients="n * E", flops="3 * K * d")
 
-    rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.1
-
     def client_update(self, down: Broadcast, me: Nothing, local: Local) -> tuple[Trained, Nothing]:
-        return Trained(local.descend(lambda x, b: sharp(local, x, b, self.rho), down.x)), me
+        rho = self.radius(down.x)
+        return Trained(local.descend(lambda x, b: sharp(local, local.grad, x, b, rho), down.x)), me
 
 
 class Server(State):
@@ -43,13 +36,12 @@ class Down(Message):
     delta: Vector
 
 
-class MoFedSAM(Algorithm[Server, Nothing, Down, Displaced]):
+class MoFedSAM(Uphill, Algorithm[Server, Nothing, Down, Displaced]):
     title: ClassVar[str] = "MoFedSAM"
     paper: ClassVar[str] = PAPER
     cost: ClassVar[Cost] = Cost(down="d", gradients="n * E", flops="5 * K * d")
     refuses_momentum: ClassVar[str] = "its direction is already a momentum, and its scale assumes plain steps"
 
-    rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.1
     alpha: Annotated[
         float, "share α of the client's own gradient (the paper's β)", between(0, 1, "it is a mixture")
     ] = 0.1
@@ -63,8 +55,8 @@ class MoFedSAM(Algorithm[Server, Nothing, Down, Displaced]):
         return Down(server.x, server.delta)
 
     def client_update(self, down: Down, me: Nothing, local: Local) -> tuple[Displaced, Nothing]:
-        rest = (1 - self.alpha) * down.delta
-        x = local.descend(lambda x, b: self.alpha * sharp(local, x, b, self.rho) + rest, down.x)
+        rho, rest = self.radius(down.x), (1 - self.alpha) * down.delta
+        x = local.descend(lambda x, b: self.alpha * sharp(local, local.grad, x, b, rho) + rest, down.x)
         return Displaced(down.x - x), me
 
     def server_update(self, server: Server, up: Displaced, cohort: Cohort) -> Server:

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, zeros_like
 
+from undrift.algorithms.parts.sharpness import Uphill, ascent
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
@@ -37,14 +38,13 @@ class Up(Upload):
     mu: Mean[Vector]
 
 
-class FedSMOO(Algorithm[Server, Client, Down, Up]):
+class FedSMOO(Uphill, Algorithm[Server, Client, Down, Up]):
     title: ClassVar[str] = "FedSMOO"
     paper: ClassVar[str] = (
         "Sun et al., Dynamic regularized sharpness aware minimization in federated learning, ICML 2023"
     )
     cost: ClassVar[Cost] = Cost(down="d", up="d", kept="2 * d", gradients="n * E", flops="9 * K * d")
 
-    rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.1
     lambda_p: Annotated[float, "proximal weight λ_p", nonnegative("a negative one pushes away from w")] = 0.1
     weights: Annotated[Literal["samples", "uniform"], "weights of the means of models and duals"] = "uniform"
 
@@ -58,12 +58,11 @@ class FedSMOO(Algorithm[Server, Client, Down, Up]):
         return Down(server.x, server.s)
 
     def client_update(self, down: Down, me: Client, local: Local) -> tuple[Up, Client]:
-        w, s = down.x, down.s
+        w, s, rho = down.x, down.s, self.radius(down.x)
 
         def step(carry: Carry, b: Batch) -> Carry:
             x, mu, m = carry
-            a = local.undecayed(local.grad(x, b), x) - mu - s
-            e = self.rho * a / (a.norm() + 1e-12)
+            e = ascent(local.undecayed(local.grad(x, b), x) - mu - s, rho)
             g = local.undecayed(local.grad(x + e, b), e)
             x, m = local.move(x, g + self.lambda_p * (x - w + me.h), m)
             return x, mu + e - s, m
@@ -73,7 +72,8 @@ class FedSMOO(Algorithm[Server, Client, Down, Up]):
 
     def server_update(self, server: Server, up: Up, cohort: Cohort) -> Server:
         h = server.h + cohort.fraction * (up.x - server.x)  # every dual moved by w_i - w: it need not be sent
-        return Server(up.x + h, h, self.rho * up.mu / (up.mu.norm() + 1e-12))
+        x = up.x + h
+        return Server(x, h, ascent(up.mu, self.radius(x)))
 
     def models(self, server: Server) -> dict[str, Tensor]:
         return {"global": server.x, "cohort mean": server.x - server.h}

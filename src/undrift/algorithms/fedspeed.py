@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, zeros_like
 
+from undrift.algorithms.parts.sharpness import Uphill, sharp
 from undrift.core.algorithm import Algorithm, Broadcast, Cost, Trained
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
@@ -23,7 +24,7 @@ class Client(State):
     h: Vector  # the dual, in the units of the model: the paper's ĝ_i is -λ_p h_i
 
 
-class FedSpeed(Algorithm[Server, Client, Broadcast, Trained]):
+class FedSpeed(Uphill, Algorithm[Server, Client, Broadcast, Trained]):
     title: ClassVar[str] = "FedSpeed"
     paper: ClassVar[str] = (
         "Sun et al., FedSpeed: larger local interval, less communication round, and higher generalization accuracy, "
@@ -31,7 +32,6 @@ class FedSpeed(Algorithm[Server, Client, Broadcast, Trained]):
     )
     cost: ClassVar[Cost] = Cost(kept="d", gradients="n * E", flops="6 * K * d")
 
-    rho: Annotated[float, "radius ρ of the ascent", nonnegative("a negative one looks downhill")] = 0.1
     lambda_p: Annotated[float, "proximal weight λ_p", nonnegative("a negative one pushes away from w")] = 0.1
     weights: Annotated[Literal["samples", "uniform"], "weights of the means of models and duals"] = "uniform"
 
@@ -45,12 +45,10 @@ class FedSpeed(Algorithm[Server, Client, Broadcast, Trained]):
         return Broadcast(server.x)
 
     def client_update(self, down: Broadcast, me: Client, local: Local) -> tuple[Trained, Client]:
-        w = down.x
+        w, rho = down.x, self.radius(down.x)
 
         def direction(x: Tensor, b: Batch) -> Tensor:
-            a = local.undecayed(local.grad(x, b), x)
-            e = self.rho * a / (a.norm() + 1e-12)
-            return local.undecayed(local.grad(x + e, b), e) + self.lambda_p * (x - w + me.h)
+            return sharp(local, local.grad, x, b, rho) + self.lambda_p * (x - w + me.h)
 
         x = local.descend(direction, w)
         return Trained(x), Client(me.h + (x - w))

@@ -6,8 +6,9 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, zeros_like
 
-from undrift.core.algorithm import Algorithm, Cost, Sharing
-from undrift.core.centroids import Classes, distance, unknown
+from undrift.algorithms.parts.centroids import Classes, distance, unknown
+from undrift.algorithms.parts.sharing import Sharing
+from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
 from undrift.core.records import Mean, Message, State, Table

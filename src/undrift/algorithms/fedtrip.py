@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from typing import Annotated, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal, Self
 
 from torch import Tensor, tensor, where
 
 from undrift.core.algorithm import Averaging, Broadcast, Cost, Trained
 from undrift.core.local import Local
 from undrift.core.records import Scalar, State, Vector
-from undrift.core.settings import between, nonnegative
+from undrift.core.settings import between, nonnegative, number
 from undrift.core.training import Training
 from undrift.core.vector import Layout
 
@@ -26,8 +27,13 @@ class FedTrip(Averaging[Client]):
         "Li et al., FedTrip: a resource-efficient federated learning method with triplet regularization, IPDPS 2023"
     )
     cost: ClassVar[Cost] = Cost(kept="d", flops="4 * K * d")
+    steep: ClassVar[tuple[str, ...]] = ("mu",)
 
-    mu: Annotated[float, "weight μ of the triplet regulariser", nonnegative("a negative one pushes away from w")] = 0.4
+    mu: Annotated[
+        float | Literal["auto"],
+        "weight μ of the triplet regulariser; auto: 0.4, or 0.9 of the largest stable one if that is less",
+        nonnegative("a negative one pushes away from w"),
+    ] = "auto"
     first: Annotated[Literal["prox", "init"], "first participation: no historical model (prox) or the initial one"] = (
         "prox"
     )
@@ -41,18 +47,23 @@ class FedTrip(Averaging[Client]):
         return Client(x, tensor(0.0).double())
 
     def client_update(self, down: Broadcast, me: Client, local: Local) -> tuple[Trained, Client]:
-        w, h = down.x, me.h
+        w, h, mu = down.x, me.h, number(self.mu)
         xi = 1 / (local.round - me.t)  # 1/gap: not the gap, see the errata
-        if self.first == "prox":
-            xi = where(me.t > 0, xi, 0.0)
         if self.xi is not None:
             xi = xi * 0 + self.xi
+        if self.first == "prox":
+            xi = where(me.t > 0, xi, 0.0)
         local.note("xi", xi)
-        x = local.descend(lambda x, b: local.grad(x, b) + self.mu * ((x - w) - xi * (x - h)), w)  # eq. 5, lines 6 to 8
+        x = local.descend(lambda x, b: local.grad(x, b) + mu * ((x - w) - xi * (x - h)), w)  # eq. 5, lines 6 to 8
         return Trained(x), Client(x, me.t * 0 + local.round)
 
+    def resolved(self, training: Training, layout: Layout, steps: int) -> Self:
+        if self.mu != "auto":
+            return self
+        return replace(self, mu=min(0.4, float(f"{0.9 / (training.lr * training.travel(steps)):.3g}")))
+
     def check(self, training: Training, layout: Layout, steps: int) -> None:
-        c = self.mu * training.lr * training.travel(steps)
+        c = number(self.mu) * training.lr * training.travel(steps)
         if c > 1 + 1e-9:
             warnings.warn(
                 f"FedTrip: mu*lr*A_K = {c:.3g} > 1: in flat directions the clients' deviations grow every round; "

@@ -37,7 +37,7 @@ class Frozen(Algorithm[Server, Nothing, D, U]):
     )
     refuses_momentum: ClassVar[str] = "the server's momentum takes its place"
 
-    beta: Annotated[float, "momentum β of all steps", between(0, 1, "at 1 no gradient counts", open_high=True)] = 0.9
+    beta: Annotated[float, "momentum β of all steps", between(0, 1, "at 1 no gradient counts", open_high=True)] = 0.5
     server_lr: Annotated[float, "server step size η_g", positive("at 0 the model stays, below 0 it climbs")] = 1.0
 
     def server_init(self, x: Tensor, population: Population) -> Server:

@@ -24,6 +24,7 @@ class MOON(Averaging[Client]):
     title: ClassVar[str] = "MOON"
     paper: ClassVar[str] = "Li, He, Song, Model-contrastive federated learning, CVPR 2021"
     cost: ClassVar[Cost] = Cost(kept="history * d", forwards="(1 + history) * n * E")
+    steep: ClassVar[tuple[str, ...]] = ("mu",)
 
     mu: Annotated[float, "weight μ of the contrastive loss", nonnegative("it would draw to the last model")] = 1.0
     temperature: Annotated[

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from math import log, sqrt
 from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, float64, maximum, zeros, zeros_like
@@ -12,7 +14,10 @@ from undrift.core.local import Local
 from undrift.core.records import Each, Message, Nothing, Scalar, State, Upload, Vector
 from undrift.core.reduce import weighted_mean
 from undrift.core.settings import between
+from undrift.core.training import Training
 from undrift.core.vector import Layout
+
+FEW = 10  # public samples per class, below which the server's own model holds the others back
 
 
 class Server(State):
@@ -50,7 +55,7 @@ class PFedMo(Algorithm[Server, Nothing, Down, Up]):
     variant: Annotated[
         Literal["literal", "interp", "velocity"],
         "eq. 12 as printed, without its contrastive term, or with that term between velocities",
-    ] = "literal"
+    ] = "velocity"
     repr_reset: Annotated[bool, "restart the representation model from the global one every round"] = False
 
     def server_init(self, x: Tensor, population: Population) -> Server:
@@ -98,3 +103,35 @@ class PFedMo(Algorithm[Server, Nothing, Down, Up]):
 
     def personal(self, server: Server, me: Nothing, client: int, layout: Layout) -> Tensor:
         return self.mix(server, server.s[client])[0]
+
+    def check(self, training: Training, layout: Layout, steps: int) -> None:
+        if self.variant == "literal" and self.pi * self.gamma > 0:
+            factor = self.growth(steps, s=0.5)
+            flat = (1 - self.gamma) * log(factor) / (training.lr * steps)  # K steps shrink by exp(-ηKh/(1-γ))
+            warnings.warn(
+                "pFedMo: variant = literal drives workers away from the representation model and diverges: at scores "
+                f"of 0.5 the distance grows {factor:.3g}-fold a round, in every direction in which the curvature of "
+                f"the loss is below {flat:.2g}; interp and velocity do not",
+                stacklevel=2,
+            )
+
+    def check_start(self, x: Tensor, population: Population) -> None:
+        if self.variant != "literal" and self.pi and population.public < FEW * population.layout.classes:
+            warnings.warn(
+                f"pFedMo: the server has {population.public} public samples for {population.layout.classes} classes; "
+                "workers are drawn to the model that it trains on them alone, which is a poor one: give it a larger "
+                f"share of public data (at least {FEW} samples per class)",
+                stacklevel=2,
+            )
+
+    def growth(self, steps: int, s: float) -> float:
+        """What ``literal`` multiplies (Δx, ηγΔu) by in a round with scores s, where the loss is flat.
+
+        The mixture is [[1, p], [-p, 1 - 2p]] with p = πs, and K steps without gradients are [[1, -a], [0, γ^K]]. The
+        largest eigenvalue of their product exceeds 1 for every p in (0, 1) and γ > 0: at 1 its polynomial is
+        p(pγ^K - a), and a = γ + .. + γ^K.
+        """
+        p, g = self.pi * s, self.gamma**steps
+        a = self.gamma * (1 - g) / (1 - self.gamma)
+        trace, determinant = 1 + a * p + g * (1 - 2 * p), g * (1 - p) ** 2
+        return (trace + sqrt(max(trace**2 - 4 * determinant, 0.0))) / 2

@@ -45,6 +45,7 @@ class Scaffold(Algorithm[Server, Client, Down, Up]):
         gradients="n if option == 'I' else 0",
         flops="2 * (K + (2 if option == 'II' else 1)) * d",
     )
+    steep: ClassVar[tuple[str, ...]] = ("server_lr",)
 
     server_lr: Annotated[float, "global step size η_g", positive("at 0 the model stays, below 0 it climbs")] = 1.0
     option: Annotated[Literal["II", "I"], "refresh of c_i: from the path walked (II) or a full gradient at x (I)"] = (
@@ -64,7 +65,7 @@ class Scaffold(Algorithm[Server, Client, Down, Up]):
     def client_update(self, down: Down, me: Client, local: Local) -> tuple[Up, Client]:
         y = local.descend(lambda y, b: local.grad(y, b) - me.c + down.c, down.x)  # line 10
         if self.option == "I":
-            c = local.full_grad(down.x)  # line 12 (i)
+            c = local.decayed(local.full_grad(down.x), down.x)  # line 12 (i)
         else:
             c = me.c - down.c + (down.x - y) / (local.lr * local.travel)  # line 12 (ii), A_K with momentum
         return Up(dy=y - down.x, dc=c - me.c), Client(c)

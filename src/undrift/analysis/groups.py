@@ -7,17 +7,42 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from undrift import algorithms
+from undrift.analysis.intervals import Floats
+from undrift.core.figure import Figure
 from undrift.ledger.history import COSTS, History
 
-Floats = NDArray[np.float64]
+Kind = Literal[
+    "repeated",  # the runs repeat a seed of another run of the group
+    "not begun",  # no evaluated round yet
+    "left out",  # unfinished, where finished ones are there
+    "unfinished",  # the figures are of the rounds so far
+    "scenes",  # on different data or partitions
+    "lengths",  # different numbers of rounds
+    "gaps",  # evaluations that gave no number
+    "other figure",  # judged by another figure than the baseline
+    "no classes",  # a loss, no accuracy
+]
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What a reader must know about some runs; put into words by whoever shows it."""
+
+    kind: Kind
+    label: str = ""
+    runs: tuple[History, ...] = ()
+    numbers: tuple[int, ...] = ()
+
 
 # What may differ between the runs of one group: it changes how a run is made or watched, not what it computes.
 _IGNORED = {"seed", "name", "runtime", "workers", "target", "eval_every", "rounds", "own", "public", "scoring"}
@@ -41,14 +66,16 @@ class Group:
     def seeds(self) -> tuple[int, ...]:
         return tuple(run.seed for run in self.runs)
 
-    @property
-    def curve(self) -> tuple[str, str, str]:
-        """Which figure the group is judged by: model, data, metric."""
+    @cached_property
+    def figure(self) -> Figure:
+        """Which figure the group is judged by."""
         return self.runs[0].main_curve
 
-    @property
-    def metric(self) -> str:
-        return self.curve[2]
+    @cached_property
+    def pools_data(self) -> bool:
+        """Is this training on everybody's data in one place, whose costs are of another kind?"""
+        method = algorithms.algorithms().get(self.name)
+        return method is not None and method.pools_data
 
     @cached_property
     def at(self) -> NDArray[np.int64]:
@@ -81,7 +108,7 @@ class Group:
             return np.tile(self.at.astype(np.float64), (len(self.runs), 1))
         rows = []
         for run in self.runs:
-            totals = dict(zip((row["round"] for row in run.rounds), run.cumulative(column).tolist(), strict=True))
+            totals = dict(zip((row.round for row in run.rounds), run.cumulative(column).tolist(), strict=True))
             rows.append([totals[r] for r in self.at.tolist()])
         return np.array(rows, np.float64).reshape(len(self.runs), len(self.at))
 
@@ -94,58 +121,53 @@ class Group:
     @cached_property
     def rounds(self) -> int:
         """How many rounds all runs of the group have behind them."""
-        return min((len(run.rounds) and int(run.rounds[-1]["round"]) for run in self.runs), default=0)
+        return min((len(run.rounds) and run.rounds[-1].round for run in self.runs), default=0)
 
 
-def grouped(histories: Sequence[History]) -> tuple[list[Group], list[str]]:
-    """The groups in the order of first appearance, and warnings about what was left out or told apart."""
-    warnings: list[str] = []
+def grouped(histories: Sequence[History]) -> tuple[list[Group], list[Remark]]:
+    """The groups in the order of first appearance, and what was left out or told apart."""
     sorts: dict[str, list[History]] = {}
     for history in histories:
         sorts.setdefault(json.dumps(_sort(history), sort_keys=True), []).append(history)
-    labels = _labels([runs[0] for runs in sorts.values()])
-    groups = []
+    labels = _labels([replace(runs[0], label=_common([run.label for run in runs])) for runs in sorts.values()])
+    groups: list[Group] = []
+    remarks: list[Remark] = []
     for label, runs in zip(labels, sorts.values(), strict=True):
-        chosen: dict[int, History] = {}
-        for run in runs:
-            old = chosen.get(run.seed)
-            if old is None or len(run.rounds) >= len(old.rounds):
-                chosen[run.seed] = run
-            if old is not None:
-                gone = old if chosen[run.seed] is run else run
-                warnings.append(f"{gone.name or label} is left out: it repeats seed {run.seed} of {label}")
-        members = [chosen[seed] for seed in sorted(chosen)]
-        begun = [run for run in members if run.curve()[0]]
-        warnings += [
-            f"{run.name or label} is left out: it has no evaluated round yet ({run.status})"
-            for run in members
-            if not run.curve()[0]
-        ]
-        done = [run for run in begun if run.status == "finished"]
-        rest = tuple(run for run in begun if run.status != "finished")
-        if done and rest:
-            names = ", ".join(f"{run.name or label} ({run.status}, round {len(run.rounds)})" for run in rest)
-            warnings.append(f"{label}: the figures are of the finished runs, without {names}")
-        elif rest:
-            warnings.append(
-                f"{label}: no run is finished ("
-                + ", ".join(f"{run.status} at round {len(run.rounds)} of {run.planned}" for run in rest)
-                + "); the figures are of the rounds so far"
-            )
-        if begun:
-            groups.append(Group(label, _scene(runs[0]), tuple(done) or rest, rest if done else ()))
+        group, said = _group(label, runs)
+        groups += [group] if group else []
+        remarks += said
     if len({group.scene for group in groups}) > 1:
-        warnings.append("these runs are on different data or partitions: they stand side by side and are not compared")
+        remarks.append(Remark("scenes"))
     lengths = sorted({group.rounds for group in groups if not any(r.status != "finished" for r in group.runs)})
     if len(lengths) > 1:
-        counts = ", ".join(map(str, lengths))
-        warnings.append(f"the runs have different numbers of rounds ({counts}): final accuracies are not at equal cost")
+        remarks.append(Remark("lengths", numbers=tuple(lengths)))
     for group in groups:
         for run in group.runs:
-            bad = sum(math.isnan(v) for v in run.curve()[1])
+            values = run.curve()[1]
+            bad = sum(math.isnan(v) for v in values)
             if bad:
-                warnings.append(f"{run.name or group.label}: {bad} of {len(run.curve()[1])} evaluations gave no number")
-    return groups, warnings
+                remarks.append(Remark("gaps", group.label, (run,), (bad, len(values))))
+    return groups, remarks
+
+
+def _group(label: str, runs: Sequence[History]) -> tuple[Group | None, list[Remark]]:
+    """The runs of one sort: one per seed, the finished ones where there are any."""
+    remarks: list[Remark] = []
+    chosen: dict[int, History] = {}
+    for run in runs:
+        old = chosen.get(run.seed)
+        if old is None or len(run.rounds) >= len(old.rounds):
+            chosen[run.seed] = run
+        if old is not None:
+            remarks.append(Remark("repeated", label, (old if chosen[run.seed] is run else run,)))
+    members = [chosen[seed] for seed in sorted(chosen)]
+    remarks += [Remark("not begun", label, (run,)) for run in members if not run.curve()[0]]
+    begun = [run for run in members if run.curve()[0]]
+    done = tuple(run for run in begun if run.status == "finished")
+    rest = tuple(run for run in begun if run.status != "finished")
+    if rest:
+        remarks.append(Remark("left out" if done else "unfinished", label, rest))
+    return (Group(label, _scene(runs[0]), done or rest, rest if done else ()) if begun else None), remarks
 
 
 def _flat(experiment: dict[str, Any]) -> dict[str, Any]:
@@ -162,11 +184,20 @@ def _sort(history: History) -> dict[str, Any]:
     """All that must be equal for two runs to be repetitions of one another."""
     return {
         **_flat(history.experiment),
-        "label": history.label,
+        "label": None if "algorithm" in history.experiment else history.label,  # which has what a seed derived
         "data fingerprint": history.facts.get("data_fingerprint"),
         "parameters": history.facts.get("parameters"),
-        "curve": history.main_curve if history.metrics else None,
+        "curve": vars(history.main_curve) if history.metrics else None,
     }
+
+
+def _common(labels: Sequence[str]) -> str:
+    """The label of repetitions: a number that each seed derived for itself becomes a range."""
+    pieces = [re.split(r"(\d[\w.+-]*)", label) for label in dict.fromkeys(labels)]
+    if len(pieces) == 1 or len({len(parts) for parts in pieces}) > 1:
+        return labels[0]
+    columns = (list(dict.fromkeys(column)) for column in zip(*pieces, strict=True))
+    return "".join(c[0] if len(c) == 1 else f"{min(c, key=float)}..{max(c, key=float)}" for c in columns)
 
 
 def _scene(history: History) -> str:
@@ -181,17 +212,32 @@ def _labels(firsts: Sequence[History]) -> list[str]:
     for label in {x for x in labels if labels.count(x) > 1}:
         places = [i for i, x in enumerate(labels) if x == label]
         sorts = [_sort(firsts[i]) for i in places]
-        keys = sorted({k for s in sorts for k in s if k not in ("label", "curve")})
-        differ = [k for k in keys if len({json.dumps(s.get(k)) for s in sorts}) > 1]
-        named = [k for k in differ if k not in ("data fingerprint", "parameters")] or differ
+        keys = _telling(sorts)
         for i, sort in zip(places, sorts, strict=True):
-            words = [f"{k.removeprefix('train.').removesuffix('.name')}={sort.get(k)}" for k in named]
-            labels[i] = f"{label} [{', '.join(words)}]" if words else label
+            inner = [f"{k.removeprefix('train.').removesuffix('.name')}={sort.get(k)}" for k in keys]
+            labels[i] = f"{label} [{', '.join(inner)}]" if inner else label
     seen: dict[str, int] = {}
     for i, label in enumerate(labels):  # still alike, for example where only the curve differs
         seen[label] = seen.get(label, 0) + 1
         labels[i] = label if seen[label] == 1 else f"{label} #{seen[label]}"
     return labels
+
+
+def _telling(sorts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Few settings that tell the sorts apart: again and again the one that tells most, named ones before hashes."""
+    keys = sorted({k for s in sorts for k in s if k not in ("label", "curve")})
+    hashes = ("data fingerprint", "parameters")
+
+    def apart(chosen: Sequence[str]) -> int:
+        return len({json.dumps([s.get(k) for k in chosen], sort_keys=True) for s in sorts})
+
+    chosen: list[str] = []
+    while keys:
+        best = max(keys, key=lambda k: (apart([*chosen, k]), k not in hashes, -len(k)))
+        if apart([*chosen, best]) == apart(chosen):
+            break
+        chosen.append(best)
+    return chosen
 
 
 def restricted(group: Group, seeds: Sequence[int]) -> Group:

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from undrift.cli.common import console, errors, interactive
-from undrift.experiment.execute import Progress as Where
-from undrift.experiment.execute import Watcher
+from undrift.experiment.progress import Progress as Where
+from undrift.experiment.progress import Watcher
 
 REFRESH = 4  # times a second
 COLUMNS = (

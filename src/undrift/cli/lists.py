@@ -74,6 +74,7 @@ def _cost(cls: type[methods.Method]) -> str:
             (cost.kept, "numbers kept"),
             (cost.gradients, "samples forward and backward"),
             (cost.forwards, "samples forward"),
+            (cost.head_gradients, "samples forward, and backward through the head"),
             (cost.flops, "vector operations"),
         )
         if value != "0"
@@ -97,6 +98,7 @@ def _method(cls: type[methods.Method]) -> None:
         ("numbers kept by the client", cost.kept),
         ("samples forward and backward", cost.gradients),
         ("samples forward only", cost.forwards),
+        ("samples forward, and backward through the head alone", cost.head_gradients),
         ("vector operations (stated)", cost.flops),
     ):
         rows.add_row(label, escape(value))

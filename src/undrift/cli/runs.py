@@ -31,14 +31,17 @@ from undrift.cli.display import watching
 from undrift.cli.flags import ExperimentCommand, as_changes, given, parse_seeds
 from undrift.cli.showing import announce, print_json
 from undrift.core.errors import InvalidInput
+from undrift.core.figure import GLOBAL, Figure
 from undrift.data import data_root
 from undrift.experiment.description import Experiment, merge, parse_method, read_toml
-from undrift.experiment.evaluate import TEST
-from undrift.experiment.execute import Result, Watcher, refuse, resume_experiment, start_experiment
-from undrift.experiment.prepare import completed
+from undrift.experiment.execute import Result
+from undrift.experiment.prepare import completed, refuse
+from undrift.experiment.progress import Watcher
+from undrift.experiment.start import resume_experiment, start_experiment
 from undrift.ledger.history import History
-from undrift.ledger.store import Ledger, Run
-from undrift.ledger.track import tracking
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
+from undrift.ledger.track import available
 from undrift.report.table import cells, headers, render, sentences
 
 ExperimentArgument = Annotated[
@@ -135,11 +138,12 @@ def run(
     if print_toml:
         sys.stdout.write(built.to_toml())
         return
-    with open_ledger(ledger, create=True) as book, tracking(book, track):
-        result = _guarded(book, [built], root, quiet)[0]
+    _check_tracker(track)
+    with open_ledger(ledger, create=True) as book:
+        result = _guarded(book, [built], root, quiet, track=track)[0]
         announce(result, as_json)
         for control in _controls(built):
-            beside = _guarded(book, [control], root, quiet)[0]
+            beside = _guarded(book, [control], root, quiet, track=track)[0]
             if not as_json and beside.run is not None:
                 say(
                     f"Its control {escape(beside.history.label)}, on the same partition, ends at "
@@ -183,8 +187,9 @@ def compare(
     methods = _with_controls([parse_method(text) for text in texts])
     values = description(ctx, experiment, [str(m["name"]) for m in methods], data, partition, model)
     experiments = _grid(values, methods, parse_seeds(seeds or _listed(file.get("seeds", "1..3"))), name or "compare")
-    with open_ledger(ledger, create=True) as book, tracking(book, track):
-        results = _guarded(book, experiments, root, quiet, again=again)
+    _check_tracker(track)
+    with open_ledger(ledger, create=True) as book:
+        results = _guarded(book, experiments, root, quiet, again=again, track=track)
         target = experiments[0].plan.target
         _table([r.history for r in results], target, as_json, book.path)
 
@@ -244,7 +249,12 @@ def _grid(values: dict[str, Any], methods: list[dict[str, Any]], seeds: Sequence
 
 
 def _guarded(
-    book: Ledger, experiments: Sequence[Experiment], root: Path | None, quiet: bool, again: bool = False
+    book: Ledger,
+    experiments: Sequence[Experiment],
+    root: Path | None,
+    quiet: bool,
+    again: bool = False,
+    track: str | None = None,
 ) -> list[Result]:
     """Run experiments one after the other; Ctrl-C says how to go on."""
     results: list[Result] = []
@@ -255,7 +265,7 @@ def _guarded(
         with watching(quiet) as watch:
             for experiment in (completed(e, dataset) for e in experiments):
                 earlier = taken.get(experiment.name) if again else None
-                results.append(_one(book, experiment, earlier, root, dataset, watch))
+                results.append(_one(book, experiment, earlier, root, dataset, watch, track))
     except KeyboardInterrupt:
         _say_how_to_resume(book, None, len(experiments) > 1)
         raise
@@ -263,14 +273,25 @@ def _guarded(
 
 
 def _one(
-    book: Ledger, experiment: Experiment, earlier: Run | None, root: Path | None, dataset: Any, watch: Watcher
+    book: Ledger,
+    experiment: Experiment,
+    earlier: Run | None,
+    root: Path | None,
+    dataset: Any,
+    watch: Watcher,
+    track: str | None,
 ) -> Result:
     if earlier is not None and earlier.experiment == json.loads(json.dumps(experiment.values())):
         if earlier.status == "finished":
             return Result(History.of(book, earlier), None, earlier, book.path)
-        return resume_experiment(earlier, book, root=root, watch=watch)
+        return resume_experiment(earlier, book, root=root, watch=watch, track=track)
     extra = {"command": command_line()}
-    return start_experiment(experiment, book, root=root, dataset=dataset, watch=watch, extra=extra)
+    return start_experiment(experiment, book, root=root, dataset=dataset, watch=watch, extra=extra, track=track)
+
+
+def _check_tracker(kind: str | None) -> None:
+    if kind is not None:
+        available(kind)
 
 
 def _say_how_to_resume(book: Ledger, run: Run | None, several: bool) -> None:
@@ -298,13 +319,14 @@ def resume(
     quiet: QuietOption = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends with the same bits as if it had not been."""
-    with open_ledger(ledger) as book, tracking(book, track):
+    _check_tracker(track)
+    with open_ledger(ledger) as book:
         found = book.run(name)
         if found.status == "finished" and (rounds is None or rounds <= found.rounds):
             raise InvalidInput(f"run {found.name!r} is finished after {found.rounds} rounds; --rounds extends it")
         try:
             with watching(quiet) as watch:
-                result = resume_experiment(found, book, root=root, watch=watch, rounds=rounds)
+                result = resume_experiment(found, book, root=root, watch=watch, rounds=rounds, track=track)
         except KeyboardInterrupt:
             _say_how_to_resume(book, found, False)
             raise
@@ -331,9 +353,9 @@ def _beside(histories: Sequence[History]) -> list[str]:
     """What the methods' other models reach: pFedMo's server-side model alone, for one."""
     found: dict[tuple[str, str], list[float]] = {}
     for history in histories:
-        for model in dict.fromkeys(m for _, m, d, k, _ in history.metrics if (d, k) == (TEST, "accuracy")):
-            if model != "global":
-                found.setdefault((history.label, model), []).append(history.curve(model, TEST, "accuracy")[1][-1])
+        for figure in history.figures:
+            if figure.model != GLOBAL and figure == Figure(figure.model):
+                found.setdefault((history.label, figure.model), []).append(history.curve(figure)[1][-1])
     return [
         f"{label}: its {model} model alone ends at {100 * sum(values) / len(values):.1f} % on the test set."
         for (label, model), values in found.items()

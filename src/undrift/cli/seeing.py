@@ -29,7 +29,8 @@ from undrift.cli.runs import DataOption, ExperimentArgument, ModelOption, Partit
 from undrift.core.errors import InvalidInput, unknown
 from undrift.experiment.description import parse_method
 from undrift.ledger.history import History
-from undrift.ledger.store import Ledger, Run
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 from undrift.report.content import check_runs
 from undrift.report.files import refuse_existing
 from undrift.studies.jobs import Done, Tell

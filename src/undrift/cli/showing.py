@@ -15,7 +15,8 @@ from undrift.cli.common import DEFAULT_LEDGER, JsonOption, LedgerOption, console
 from undrift.cli.display import count, size
 from undrift.experiment.execute import Result
 from undrift.ledger.history import History
-from undrift.ledger.store import Ledger, Run
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 
 
 def register(app: typer.Typer) -> None:
@@ -109,15 +110,15 @@ def summary(history: History, run: Run) -> None:
         model = f"{experiment['model']['name']}, {facts['parameters']:,} parameters"
         table.add_row("model", f"{model}, {count(facts['macs_forward'])} MACs forward")
     table.add_row("rounds", f"{len(history.rounds)} of {history.planned}")
-    seen = dict.fromkeys((m, d, k) for _, m, d, k, _ in history.metrics)
-    for m, d, k in seen:
-        values = [v for v in history.curve(m, d, k)[1] if not math.isnan(v)]
+    for figure in history.figures:
+        title = f"{figure.model} model, {figure.metric} on {figure.data}"
+        values = [v for v in history.curve(figure)[1] if not math.isnan(v)]
         if not values:
-            table.add_row(f"{m} model, {k} on {d}", "not a number")
-        elif k == "accuracy":
-            table.add_row(f"{m} model, {k} on {d}", f"{_percent(values[-1])} (best {_percent(max(values))})")
+            table.add_row(title, "not a number")
+        elif figure.share:
+            table.add_row(title, f"{_percent(values[-1])} (best {_percent(max(values))})")
         else:
-            table.add_row(f"{m} model, {k} on {d}", f"{values[-1]:.4f}")
+            table.add_row(title, f"{values[-1]:.4f}")
     table.add_row("bytes up / down", f"{size(history.total('bytes_up'))} / {size(history.total('bytes_down'))}")
     table.add_row("client compute", f"{count(history.total('macs'))} MACs")
     table.add_row("time", f"{history.total('seconds'):.2f} s")
@@ -151,8 +152,8 @@ def _as_json(history: History, book: Ledger, run: Run) -> dict[str, Any]:
         "final": _number(history.final),
         "best": _number(history.best),
         "reached": vars(hit) if hit is not None else None,
-        "rounds": list(history.rounds),
-        "metrics": [dict(zip(("round", "model", "data", "metric", "value"), m, strict=True)) for m in history.metrics],
+        "rounds": [row.plain() for row in history.rounds],
+        "metrics": [{"round": at, **vars(figure), "value": value} for at, figure, value in history.metrics],
         "rejections": [dict(zip(("round", "client", "reason"), r, strict=True)) for r in book.rejections(run)],
     }
 

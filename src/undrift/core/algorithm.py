@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, get_origin
 
 from torch import Tensor
 
 from undrift.core.cohort import Cohort, Population
 from undrift.core.errors import InvalidInput, no_features
+from undrift.core.formula import evaluate, parse
 from undrift.core.local import Local
 from undrift.core.records import Mean, Message, Nothing, Record, State, Upload, Vector
 from undrift.core.settings import Settings
@@ -40,9 +41,13 @@ class Cost:
     head_gradients: str = "0"  # backward through the last layer alone
     flops: str = "0"  # vector operations; stated, not measured
 
+    def __post_init__(self) -> None:
+        for formula in vars(self).values():
+            parse(formula)  # what is none is refused where it is written
+
     def evaluate(self, symbols: Mapping[str, Any]) -> dict[str, float]:
         """The formulas as numbers."""
-        return {f.name: eval(getattr(self, f.name), {"__builtins__": {}}, dict(symbols)) for f in fields(self)}
+        return {name: evaluate(formula, symbols) for name, formula in vars(self).items()}
 
 
 class Algorithm(Settings, Generic[S, C, D, U]):
@@ -61,6 +66,7 @@ class Algorithm(Settings, Generic[S, C, D, U]):
     needs_public: ClassVar[bool] = False
     shares_buffers: ClassVar[bool] = True  # False: every client keeps its own batch-norm statistics
     pools_data: ClassVar[bool] = False  # True: one client holds everybody's data (the centralised reference line)
+    steep: ClassVar[tuple[str, ...]] = ()  # settings that, too large, let a run diverge or stand still
     controls: ClassVar[tuple[str, ...]] = ()  # methods that a comparison must show beside this one
 
     weights: Annotated[Literal["samples", "uniform"], "aggregation weights: n_i/n or 1/|S|"] = "samples"
@@ -112,8 +118,15 @@ class Algorithm(Settings, Generic[S, C, D, U]):
 
     # -- fitness ------------------------------------------------------------------------------------------------------
 
+    def resolved(self, training: Training, layout: Layout, steps: int) -> Self:
+        """The method with a number where a setting is derived from the training settings (``auto``)."""
+        return self
+
     def check(self, training: Training, layout: Layout, steps: int) -> None:
         """Refuse or warn about a combination with the training settings; ``steps`` is the largest K of any client."""
+
+    def check_start(self, x: Tensor, population: Population) -> None:
+        """Warn about a setting that does not suit the initial model x, or who takes part."""
 
     def needs_features(self) -> bool:
         """Does it, with these settings, need a model that has features?"""
@@ -162,7 +175,10 @@ class Algorithm(Settings, Generic[S, C, D, U]):
                 "its features are its inputs, which training does not change",
                 stacklevel=2,
             )
-        self.check(training, layout, steps)
+        self.resolved(training, layout, steps).check(training, layout, steps)
+
+
+Method = Algorithm[Any, Any, Any, Any]
 
 
 def _declared(cls: type) -> tuple[Any, ...]:
@@ -203,27 +219,3 @@ class Averaging(Algorithm[Global, C, Broadcast, Trained]):
 
     def server_update(self, server: Global, up: Trained, cohort: Cohort) -> Global:
         return Global(up.x)
-
-
-class Sharing(Settings):
-    """For methods in which a client may keep the last layer of its model to itself.
-
-    The server's ``x`` is then the rest, the body, and the client's ``head`` that layer; otherwise ``head`` is empty.
-    """
-
-    share: Annotated[Literal["all", "extractor"], "what is shared: the model, or all but its last layer"] = "all"
-
-    def shared(self, x: Tensor, layout: Layout) -> Tensor:
-        return x if self.share == "all" else layout.split(x, "body")
-
-    def private(self, x: Tensor, layout: Layout) -> Tensor:
-        return x[:0] if self.share == "all" else layout.split(x, "head")
-
-    def whole(self, shared: Tensor, private: Tensor, layout: Layout) -> Tensor:
-        return shared if self.share == "all" else layout.join(body=shared, head=private)
-
-    def models(self, server: Any) -> dict[str, Tensor]:
-        return {"global": server.x} if self.share == "all" else {}
-
-    def personal(self, server: Any, me: Any, client: int, layout: Layout) -> Tensor | None:
-        return None if self.share == "all" else self.whole(server.x, me.head, layout)

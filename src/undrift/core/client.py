@@ -16,47 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from undrift.core.algorithm import Algorithm
+from undrift.core.algorithm import Method
 from undrift.core.cost import Spent
 from undrift.core.eager import EagerLocal, Trainer
 from undrift.core.errors import InvalidInput
-from undrift.core.records import Message, State, pack, unpack
+from undrift.core.records import Message, pack, unpack
 from undrift.core.reduce import Reply
+from undrift.core.states import Kept
 from undrift.core.vector import Buffers
-
-Method = Algorithm[Any, Any, Any, Any]
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What a client keeps between rounds: the method's state, and buffers where the method does not share them."""
-
-    state: State
-    buffers: Buffers | None = None
-
-    def tensors(self) -> dict[str, Tensor]:
-        found = {f"state.{field.name}": value for field, value in self.state.tensors().items()}
-        if self.buffers is not None:
-            found |= {"buffers.floats": self.buffers.floats, "buffers.counts": self.buffers.counts}
-        return found
-
-    def to(self, device: str) -> Kept:
-        """The same on a device."""
-        return Kept(self.state.to(device), None if self.buffers is None else self.buffers.to(device))
-
-    def encode(self) -> bytes:
-        return pack(self.tensors())
-
-    @classmethod
-    def decode(cls, kind: type[State], data: bytes) -> Kept:
-        return cls.of(kind, unpack(data)[0])
-
-    @classmethod
-    def of(cls, kind: type[State], tensors: Mapping[str, Tensor]) -> Kept:
-        """The inverse of ``tensors``."""
-        state = kind(**{field.name: tensors[f"state.{field.name}"] for field in kind.schema()})
-        kept = "buffers.floats" in tensors
-        return cls(state, Buffers(tensors["buffers.floats"], tensors["buffers.counts"]) if kept else None)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ class Population:
     samples: NDArray[np.int64]
     layout: Layout  # of the model they train
     names: tuple[str, ...] | None = None  # None: clients are called by their number
+    public: int = 0  # samples that the server itself may train on
 
     @property
     def size(self) -> int:
@@ -57,6 +59,7 @@ class Cohort:
     weighting: str = "samples"
     steps: Tensor = field(default_factory=lambda: torch.empty(0))  # K_i of those who answered
     cost: tuple[Spent, ...] = ()  # measured, of those who answered
+    began: float = field(default_factory=time.perf_counter)  # when the round did, on that clock
     elapsed: float = 0.0  # seconds from sending to the last answer
     public: Local | None = None  # the server's own data, where the experiment has any
     scoring: Local | None = None  # public inputs that are never trained on

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from undrift.core import rng
+from undrift.core.algorithm import Method
 from undrift.core.cohort import Population
 from undrift.core.cost import Profile, profile
 from undrift.core.eager import Augment, EagerLocal, Loss, Trainer, as_rows
 from undrift.core.errors import InvalidInput
+from undrift.core.states import Kept
 from undrift.core.training import Training
 from undrift.core.vector import Buffers, Layout, Replica, flatten, layout_of
 
@@ -66,7 +68,7 @@ class Federation:
         if (samples == 0).any():
             empty = int(np.flatnonzero(samples == 0)[0])
             raise InvalidInput(f"client {self.names[empty] if self.names else empty} has no samples")
-        return Population(samples, self.layout, self.names)
+        return Population(samples, self.layout, self.names, 0 if self.public is None else len(self.public))
 
     @cached_property
     def profile(self) -> Profile:
@@ -76,6 +78,12 @@ class Federation:
     def start(self) -> tuple[Tensor, Buffers]:
         """The initial model and its buffers."""
         return flatten(self.module), Replica(self.module, None).buffers()
+
+    def fresh(self, method: Method) -> Kept:
+        """What a client keeps before its first accepted upload."""
+        start, buffers = self.start()
+        state = method.client_init(start, self.layout).tensors()
+        return Kept(state, None if method.shares_buffers else buffers)
 
     def pooled(self) -> Federation:
         """One client that holds everybody's data and takes as many steps as the largest participant (``central``)."""

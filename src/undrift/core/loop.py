@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
-from undrift.core.client import Kept, Method, one_thread
+from undrift.core.algorithm import Method
+from undrift.core.client import one_thread
 from undrift.core.cohort import Cohort
 from undrift.core.cost import Spent
 from undrift.core.eager import Trainer
@@ -32,7 +32,6 @@ class Round:
 
     snapshot: Snapshot
     cohort: Cohort
-    kept: dict[int, Kept]
     spent: Spent
     rejected: dict[int, str]
     drift: dict[str, float]
@@ -41,28 +40,32 @@ class Round:
     notes: dict[str, float] = field(default_factory=dict)
 
 
-class Keep(Protocol):
-    """Where what the clients keep is kept."""
-
-    def load(self, client: int) -> Kept | None: ...
+def resolved(method: Method, federation: Federation) -> Method:
+    """The method with numbers for what it derives from how these clients train."""
+    return method.resolved(federation.training, federation.layout, _steps(federation))
 
 
 def fit(method: Method, federation: Federation) -> None:
     """All that a method can refuse, or warn of, before the first round."""
-    steps = federation.training.steps_for(int(federation.population.samples.max()))
-    method.fit(federation.training, federation.layout, steps)
+    method.fit(federation.training, federation.layout, _steps(federation))
+
+
+def _steps(federation: Federation) -> int:
+    """The largest number of local steps of any client."""
+    return federation.training.steps_for(int(federation.population.samples.max()))
 
 
 class Loop:
-    """One method on one federation with one runtime."""
+    """One method on one federation with one runtime, which also knows what the clients keep."""
 
-    def __init__(self, federation: Federation, method: Method, runtime: Runtime, participate: int, keep: Keep) -> None:
-        self.federation, self.method, self.runtime, self.keep = federation, method, runtime, keep
+    def __init__(self, federation: Federation, method: Method, runtime: Runtime, participate: int) -> None:
+        method = resolved(method, federation)
+        self.federation, self.method, self.runtime = federation, method, runtime
         self.participate = participate
         self._start, self._buffers = federation.start()
-        self._fresh: Kept | None = None
         self._server_trainer: Trainer | None = None
         fit(method, federation)
+        method.check_start(self._start, federation.population)
         if method.needs_public and (federation.public is None or federation.scoring is None):
             raise InvalidInput(
                 f"{method.title} needs public data on the server, to train on and to score models with, "
@@ -72,27 +75,16 @@ class Loop:
     def start(self) -> Snapshot:
         return Snapshot(0, self.method.server_init(self._start, self.federation.population), self._buffers)
 
-    def kept(self, client: int) -> Kept:
-        """What a client keeps; before its first accepted upload that is the method's initial state."""
-        found = self.keep.load(client)
-        if found is not None:
-            return found
-        if self._fresh is None:
-            state = self.method.client_init(self._start, self.federation.layout).tensors()
-            self._fresh = Kept(state, None if self.method.shares_buffers else self._buffers)
-        return self._fresh
-
     def play(self, before: Snapshot) -> Round:
         """The next round."""
         began = time.perf_counter()
         method, t = self.method, before.round + 1
         cohort, server = self._cohort(t), before.server
-        kept = {int(client): self.kept(int(client)) for client in cohort.ids}
         spent, first = Spent(), None
         rejected: dict[int, str] = {}
         if method.exchanges == 2:
             first = method.ask(server, cohort)
-            asked = self.runtime.exchange(Task(method, first, cohort, kept, before.buffers, survey=True))
+            asked = self.runtime.exchange(Task(method, first, cohort, before.buffers, survey=True))
             rejected |= asked.rejected
             if asked.up is None:
                 return self._skipped(before, replace(cohort, elapsed=asked.cohort.elapsed), rejected, began)
@@ -100,18 +92,18 @@ class Loop:
             _add(spent, asked)
             cohort = self._cohort(t, asked.cohort.ids)
         down = method.broadcast(server, cohort)
-        done = self.runtime.exchange(Task(method, down, cohort, kept, before.buffers, first=first))
+        done = self.runtime.exchange(Task(method, down, cohort, before.buffers, first=first))
         rejected |= done.rejected
         if done.up is None:
             return self._skipped(before, replace(cohort, elapsed=done.cohort.elapsed), rejected, began)
         _add(spent, done)
         with one_thread():
             server = method.server_update(server, done.up, done.cohort)
+        self.runtime.states.commit(done.cohort.ids.tolist(), t)
         buffers = done.buffers if done.buffers is not None else before.buffers
         return Round(
             snapshot=Snapshot(t, server, buffers),
             cohort=done.cohort,
-            kept=done.kept,
             spent=spent,
             rejected=rejected,
             drift=done.drift,
@@ -123,7 +115,7 @@ class Loop:
     def _skipped(self, before: Snapshot, cohort: Cohort, rejected: dict[int, str], began: float) -> Round:
         """Nobody's upload counted: nothing changes but the round's number, and what the method says of such a round."""
         after = Snapshot(before.round + 1, self.method.skipped(before.server, cohort), before.buffers)
-        return Round(after, cohort, {}, Spent(), rejected, {}, True, time.perf_counter() - began, cohort.notes)
+        return Round(after, cohort, Spent(), rejected, {}, True, time.perf_counter() - began, cohort.notes)
 
     def _cohort(self, t: int, ids: Any = None) -> Cohort:
         federation = self.federation
@@ -150,16 +142,3 @@ class Loop:
 def _add(spent: Spent, exchanged: Exchanged) -> None:
     for part in exchanged.cohort.cost:
         spent += part
-
-
-class Memory:
-    """Keeps what clients keep in memory."""
-
-    def __init__(self) -> None:
-        self.held: dict[int, Kept] = {}
-
-    def load(self, client: int) -> Kept | None:
-        return self.held.get(client)
-
-    def save(self, kept: Mapping[int, Kept]) -> None:
-        self.held.update(kept)

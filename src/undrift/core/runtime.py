@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,13 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from undrift.core.client import Kept, Method, one_thread
+from undrift.core.algorithm import Method
+from undrift.core.client import one_thread
 from undrift.core.cohort import Cohort
 from undrift.core.cost import Spent
 from undrift.core.drift import Drift
 from undrift.core.federation import Federation
 from undrift.core.records import Message, Upload
 from undrift.core.reduce import Block, Reduction, Reply, objection, reduce_buffers
+from undrift.core.states import Kept, Memory, States, elsewhere
 from undrift.core.vector import Buffers
 
 Mapped = Callable[[Federation, Mapping[str, Tensor], Any], dict[str, Tensor]]
@@ -34,7 +36,6 @@ class Task:
     method: Method
     down: Message
     cohort: Cohort
-    kept: Mapping[int, Kept]  # what each client of the cohort keeps
     buffers: Buffers | None = None
     survey: bool = False
     first: Message | None = None  # the survey's message, in the second exchange
@@ -42,11 +43,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What an exchange brought: the reduced upload, who answered, what each client keeps from now on."""
+    """What an exchange brought: the reduced upload, and who answered."""
 
     up: Any | None  # None: nobody's upload was accepted
     cohort: Cohort
-    kept: dict[int, Kept] = field(default_factory=dict)
     buffers: Buffers | None = None
     rejected: dict[int, str] = field(default_factory=dict)
     drift: dict[str, float] = field(default_factory=dict)
@@ -58,6 +58,22 @@ class Runtime(ABC):
     name = ""
     why = ""  # why this one was chosen, where it was
     federation: Federation
+    notice: Callable[[int], None] | None = None  # told how many clients have answered, as they do
+    states: States  # what the clients keep
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.states = Memory()
+        self._fresh: tuple[Method | None, Kept] = (None, elsewhere(0))
+
+    def kept(self, method: Method, client: int) -> Kept:
+        """What a client keeps; before its first accepted upload that is the method's initial state."""
+        found = self.states.load(client)
+        if found is not None:
+            return found
+        if self._fresh[0] is not method:
+            self._fresh = (method, self.federation.fresh(method))
+        return self._fresh[1]
 
     @abstractmethod
     def replies(self, task: Task) -> Iterable[Reply | Block]:
@@ -67,8 +83,11 @@ class Runtime(ABC):
         """Send, wait, check, reduce."""
         began = time.perf_counter()
         with one_thread():
-            done = settle(task, self.replies(task))
+            done = settle(task, self._noticed(self.replies(task)), self.states)
         return replace(done, cohort=replace(done.cohort, elapsed=time.perf_counter() - began))
+
+    def _noticed(self, replies: Iterable[Reply | Block]) -> Iterable[Reply | Block]:
+        return replies if self.notice is None else counted(replies, self.notice)
 
     def map(self, function: Mapped, tensors: Mapping[str, Tensor], items: Sequence[Any]) -> list[dict[str, Tensor]]:
         """``function(federation, tensors, item)`` for every item, where the clients work: evaluation, for example."""
@@ -85,12 +104,24 @@ class Runtime(ABC):
         self.close()
 
 
-def settle(task: Task, replies: Iterable[Reply | Block]) -> Exchanged:
-    """Check every reply, drop the bad ones by name, and reduce the others in cohort order, as soon as it allows."""
+def counted(replies: Iterable[Reply | Block], notice: Callable[[int], None]) -> Iterator[Reply | Block]:
+    """The replies, with a word to somebody on how many clients they came from."""
+    clients = 0
+    for item in replies:
+        yield item
+        clients += len(item.clients) if isinstance(item, Block) else 1
+        notice(clients)
+
+
+def settle(task: Task, replies: Iterable[Reply | Block], states: States) -> Exchanged:
+    """Check every reply, drop the bad ones by name, and reduce the others in cohort order, as soon as it allows.
+
+    What clients will keep is held in ``states``; it is for the loop to say that the round counted.
+    """
     cohort, method = task.cohort, task.method
     places = {int(client): place for place, client in enumerate(cohort.ids)}
     kind: Any = method.records()["survey" if task.survey else "up"]
-    tally = Tally(task, kind)
+    tally = Tally(task, kind, states)
     rejected: dict[int, str] = {}
 
     def reason(reply: Reply) -> str | None:
@@ -117,13 +148,13 @@ def settle(task: Task, replies: Iterable[Reply | Block]) -> Exchanged:
 class Tally:
     """Replies that are added up in the order of the cohort. One that comes early waits; what was added is forgotten."""
 
-    def __init__(self, task: Task, kind: type[Upload]) -> None:
+    def __init__(self, task: Task, kind: type[Upload], states: States) -> None:
+        self._states = states
         self._task, self._portions = task, task.cohort.portions
         self._down_bytes = _down_bytes(task)
         self._reduction, self._drift = Reduction(kind), None if task.survey else Drift(kind, task.down)
         self._next = 0
         self._early: dict[int, Reply | Block | None] = {}  # by (first) place; None: rejected
-        self._kept: dict[int, Kept] = {}
         self._counted: list[tuple[int, int, Spent, float, Buffers | None, dict[str, float]]] = []
 
     def put(self, place: int, item: Reply | Block | None) -> None:
@@ -145,22 +176,24 @@ class Tally:
         portions = self._portions[place : place + len(block.clients)]
         self._reduction.add_rows(block.up, portions)
         if self._drift is not None:
-            self._drift.add_rows(block.up)
+            self._drift.add_rows(block.up, place)
         for spent in block.spent:
             spent.bytes_down = self._down_bytes
         clients, nothing = block.clients.tolist(), [None] * len(block.clients)
-        if block.state is not None:
-            self._kept |= {c: Kept(state, None) for c, state in zip(clients, block.states(), strict=True)}
+        if not self._task.survey:
+            for client, state in zip(clients, block.states(), strict=True):
+                self._states.hold(client, elsewhere(block.round) if state is None else Kept(state, None, block.round))
         self._counted += zip(clients, block.steps.tolist(), block.spent, portions, nothing, block.noted(), strict=True)
 
     def _add_reply(self, place: int, reply: Reply) -> None:
         reply.spent.bytes_down = self._down_bytes
         self._reduction.add(reply.up, self._portions[place])
         if self._drift is not None:
-            self._drift.add(reply.up)
+            self._drift.add(reply.up, place)
         own = not self._task.method.shares_buffers
-        if reply.state is not None:
-            self._kept[reply.client] = Kept(reply.state, reply.buffers if own else None)
+        if not self._task.survey:
+            kept = Kept(reply.state, reply.buffers if own else None, reply.round) if reply.state is not None else None
+            self._states.hold(reply.client, kept or elsewhere(reply.round))
         shared = None if own or self._task.survey else reply.buffers
         self._counted.append((reply.client, reply.steps, reply.spent, self._portions[place], shared, reply.notes))
 
@@ -178,7 +211,6 @@ class Tally:
         return Exchanged(
             up=self._reduction.result(),
             cohort=answered,
-            kept=self._kept,
             buffers=None if buffers[0] is None else reduce_buffers(buffers, portions),
             rejected=rejected,
             drift={} if self._drift is None else self._drift.figures(),

@@ -66,6 +66,7 @@ class Setting:
     choices: tuple[str, ...] = ()
     bounds: Bounds | None = None
     optional: bool = False
+    words: tuple[str, ...] = ()  # what may stand in the place of a number, such as auto
 
     @property
     def allowed(self) -> str:
@@ -74,7 +75,7 @@ class Setting:
             return "one of " + ", ".join(self.choices)
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
         word = words.get(self.type, "a list of numbers")
-        return f"{word} {self.bounds}" if self.bounds else word
+        return " or ".join([f"{word} {self.bounds}" if self.bounds else word, *self.words])
 
     @property
     def reason(self) -> str:
@@ -85,11 +86,13 @@ class Setting:
         """The value a command-line word stands for."""
         if self.optional and text.lower() == "none":
             return None
+        if text.lower() in self.words:
+            return text.lower()
         try:
             if self.type is bool:
                 return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
             if self.type is tuple:
-                return tuple(float(part) for part in text.split(","))
+                return tuple(float(part) for part in text.strip().removeprefix("[").removesuffix("]").split(","))
             return self.type(text)
         except (ValueError, KeyError):
             raise InvalidInput(f"{self.name} = {text!r}: it must be {self.allowed}") from None
@@ -97,8 +100,8 @@ class Setting:
     def check(self, given: Any, owner: str) -> Any:
         """The value, converted where that loses nothing, or a sentence that says what is allowed."""
         value: Any = given
-        if value is None and self.optional:
-            return None
+        if (value is None and self.optional) or (isinstance(value, str) and value in self.words):
+            return value
         where = f"{owner}: {self.name} = {value!r}"
         if self.type is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
@@ -112,6 +115,12 @@ class Setting:
         if self.bounds and not self.bounds.holds(value):
             raise InvalidInput(f"{where}: it must be {self.allowed}{self.reason}")
         return value
+
+
+def number(value: float | str) -> float:
+    """A setting that a method has resolved by now: no word stands in its place any more."""
+    assert not isinstance(value, str), f"{value!r} was not resolved"
+    return value
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -168,9 +177,12 @@ def _settings(cls: Any) -> tuple[Setting, ...]:
     for field in dataclasses.fields(cls):
         hint, extras = bare(hints[field.name])
         optional = False
+        words: tuple[str, ...] = ()
         if get_origin(hint) in (Union, types.UnionType):
-            (hint,) = (a for a in get_args(hint) if a is not type(None))
-            optional = True
+            parts = get_args(hint)
+            optional = type(None) in parts
+            words = tuple(word for part in parts if get_origin(part) is Literal for word in get_args(part))
+            (hint,) = (part for part in parts if part is not type(None) and get_origin(part) is not Literal)
         choices: tuple[str, ...] = ()
         if get_origin(hint) is Literal:
             choices, hint = get_args(hint), str
@@ -185,6 +197,7 @@ def _settings(cls: Any) -> tuple[Setting, ...]:
                 choices=choices,
                 bounds=next((e for e in extras if isinstance(e, Bounds)), None),
                 optional=optional,
+                words=words,
             )
         )
     return tuple(found)

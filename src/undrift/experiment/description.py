@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from undrift import algorithms
-from undrift.core.client import Method
+from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import Setting, Settings, at_least, between
 from undrift.core.training import Training
@@ -70,7 +70,8 @@ class Experiment:
             if isinstance(section, str):
                 sections[name] = {"name": section}
             elif not isinstance(section, Mapping):
-                raise InvalidInput(f"{where}: [{name}] must be a table or a name, not {section!r}")
+                more = "; `algorithms` lists those of a comparison" if name == "algorithm" else ""
+                raise InvalidInput(f"{where}: [{name}] must be a table or a name, not {section!r}{more}")
         data = _named("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
         method = _method(sections["algorithm"], f"{where}: [algorithm]")
         natural = bool(getattr(data, "client", None))
@@ -139,8 +140,22 @@ class Experiment:
 
 def label_of(method: Method) -> str:
     values = [(s.name, getattr(method, s.name)) for s in method.settings() if getattr(method, s.name) != s.default]
-    given = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values]
+    given = [f"{name}={short(value)}" for name, value in values]
     return type(method).title + (f" ({', '.join(given)})" if given else "")
+
+
+def short(value: Any) -> str:
+    """A setting's value as it is written on a command line and in a name."""
+    if isinstance(value, tuple | list):
+        return "[" + ",".join(map(short, value)) + "]"
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return str(value)
+
+
+def tag(section: Mapping[str, Any]) -> str:
+    """A method's section as it is written on a command line: the inverse of ``parse_method``."""
+    return ":".join([str(section["name"]), *(f"{k}={short(v)}" for k, v in section.items() if k != "name")])
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -171,8 +186,30 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
+# What may differ between two descriptions of one experiment: how long it goes on and where, not what it computes.
+ASIDE = frozenset({"name", "rounds", "target", "runtime", "workers"})
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The keys in which two descriptions are not the same experiment."""
+    then, now = json.loads(json.dumps(dict(then))), json.loads(json.dumps(dict(now)))
+    return sorted(key for key in {*then, *now} - ASIDE if then.get(key) != now.get(key))
+
+
+def listed(text: str) -> list[str]:
+    """The parts of a list with commas; a comma within brackets belongs to its part: ``a,b=[1,2]`` is two."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
 def parse_method(text: str) -> dict[str, Any]:
-    """``fedtrip`` or ``fedtrip:mu=0.4:first=init`` as a section."""
+    """``fedtrip`` or ``fedtrip:mu=0.4:first=init`` as a section; a list is written ``fedadm:budget=[10,20]``."""
     name, *pairs = text.strip().split(":")
     section: dict[str, Any] = {"name": name}
     found = algorithms.algorithms()

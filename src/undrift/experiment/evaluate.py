@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift.core import rng
-from undrift.core.algorithm import Algorithm
-from undrift.core.client import Method, one_thread
+from undrift.core.algorithm import Algorithm, Method
+from undrift.core.client import one_thread
 from undrift.core.eager import as_rows
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
+from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, Figure
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.vector import Buffers, Replica, double
 from undrift.runtimes.serial import Serial
 
-TEST, OWN_MEAN, OWN_WORST = "test", "own test (mean)", "own test (worst decile)"
 CHUNK = 1024
 PERSONAL_LIMIT = 200  # personal models evaluated per round: a fixed, keyed sample of the clients where there are more
 
@@ -40,11 +40,17 @@ PERSONAL_LIMIT = 200  # personal models evaluated per round: a fixed, keyed samp
 class Evaluation:
     """The labelled numbers of one round."""
 
-    metrics: list[tuple[str, str, str, float]] = field(default_factory=list)  # model, data, metric, value
+    metrics: list[tuple[Figure, float]] = field(default_factory=list)
     clients: dict[str, dict[int, float]] = field(default_factory=dict)  # model -> client -> accuracy
 
-    def value(self, model: str = "global", data: str = TEST, metric: str = "accuracy") -> float | None:
-        return next((v for m, d, k, v in self.metrics if (m, d, k) == (model, data, metric)), None)
+    def value(self, figure: Figure) -> float | None:
+        return next((value for found, value in self.metrics if found == figure), None)
+
+    @property
+    def headline(self) -> tuple[Figure, float] | None:
+        """What the round is judged by: the global model on the test set, or personal ones; a loss where it is all."""
+        order = (HEADLINE, Figure(PERSONAL, OWN_MEAN), Figure(metric="loss"))
+        return next(((figure, value) for figure in order if (value := self.value(figure)) is not None), None)
 
 
 class Evaluator:
@@ -70,9 +76,9 @@ class Evaluator:
         with one_thread(), torch.no_grad():
             for name, w in method.models(snapshot.server).items():
                 correct, losses = self._score(loop.runtime, w, snapshot.buffers, self.x, self.y)
-                found.metrics.append((name, TEST, "loss", float(losses.mean())))
+                found.metrics.append((Figure(name, TEST, "loss"), float(losses.mean())))
                 if self.classes is not None:
-                    found.metrics.append((name, TEST, "accuracy", float(correct.mean())))
+                    found.metrics.append((Figure(name, TEST, "accuracy"), float(correct.mean())))
                     if self.parts is not None and not method.pools_data:
                         self._per_client(found, name, self._by_client(correct))
             self._personal(found, loop, snapshot)
@@ -89,7 +95,7 @@ class Evaluator:
             candidates = candidates[chosen]
         scores: dict[int, float] = {}
         for client in candidates.tolist():
-            kept = loop.kept(client)
+            kept = loop.runtime.kept(method, client)
             w = method.personal(snapshot.server, kept.state, client, self.federation.layout)
             if w is None:
                 return
@@ -98,7 +104,7 @@ class Evaluator:
             correct, _ = self._score(self._here, w, buffers, self.x[rows], self.y[rows])
             if self.classes is not None:
                 scores[client] = float(correct.mean())
-        self._per_client(found, "personal", scores)
+        self._per_client(found, PERSONAL, scores)
 
     def _score(self, runtime: Runtime, w: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """For each sample: was it right (classification only), and the loss. Done where the clients work."""
@@ -121,8 +127,8 @@ class Evaluator:
             return
         values = np.sort(list(scores.values()))
         worst = values[: max(1, len(values) // 10)]
-        found.metrics.append((model, OWN_MEAN, "accuracy", float(values.mean())))
-        found.metrics.append((model, OWN_WORST, "accuracy", float(worst.mean())))
+        found.metrics.append((Figure(model, OWN_MEAN, "accuracy"), float(values.mean())))
+        found.metrics.append((Figure(model, OWN_WORST, "accuracy"), float(worst.mean())))
         found.clients[model] = scores
 
 

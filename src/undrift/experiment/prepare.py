@@ -1,12 +1,13 @@
-"""From a description, or a user's own model and data, to a setting that is ready to run."""
+"""From a description, or a user's own model and data, to an experiment that is ready to run."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift.core import rng
-from undrift.core.client import Method
+from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, ModelLike, build
+from undrift.core.loop import resolved
 from undrift.core.training import Training
+from undrift.core.vector import Layout, layout_of
 from undrift.data import Dataset, Partition, Partitioner, data_root, test_parts
 from undrift.data.skew import FeatureSkew
 from undrift.experiment.description import Experiment, Plan, label_of
 from undrift.experiment.evaluate import Evaluator
-from undrift.models import LOSSES, default_model, spec
+from undrift.models import LOSSES, ModelSpec, default_model, spec
+from undrift.version import version
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A method's whole setting, ready to run: clients, data, evaluation."""
+class Prepared:
+    """An experiment that is ready to run: method, clients, data, evaluation."""
 
     method: Method
     federation: Federation
@@ -63,7 +67,7 @@ class Setting:
                 int(self.partition.sizes.max()),
             ],
             "versions": {
-                "undrift": _version(),
+                "undrift": version(),
                 "torch": torch.__version__,
                 "numpy": np.__version__,
                 "python": platform.python_version(),
@@ -72,20 +76,23 @@ class Setting:
         labels = self.dataset.labels
         if labels is not None and len(self.partition) <= 500:
             facts["histogram"] = self.partition.histogram(labels, int(labels.max()) + 1).tolist()
+        if self.dataset.classes is not None and len(self.dataset.y_test):
+            facts["chance"] = float(self.dataset.y_test.bincount().max()) / len(self.dataset.y_test)
         return facts
 
 
-def prepare(
-    method: Method,
-    dataset: Dataset,
-    partitioner: Partitioner,
-    model: ModelLike,
-    loss: Loss,
-    training: Training,
-    plan: Plan,
-    skew: FeatureSkew | None = None,
-) -> Setting:
-    """Divide the data, build the model from the seed, and check that everything fits."""
+@dataclass(frozen=True)
+class Divided:
+    """Who holds which rows: the clients, their parts of the test set, and the server."""
+
+    partition: Partition
+    parts: Partition | None
+    public: NDArray[np.int64] | None
+    scoring: NDArray[np.int64] | None
+
+
+def divided(method: Method, dataset: Dataset, partitioner: Partitioner, plan: Plan) -> Divided:
+    """The data divided among the clients and, where the method wants it, the server."""
     public, scoring, rest = _public(method, dataset, plan)
     clients = plan.clients or (None if partitioner.natural else 10)
     held = dataset if rest is None else _subset(dataset, rest)
@@ -97,6 +104,22 @@ def prepare(
         if plan.others_public == "client":
             partition, parts = _with_client(partition, public), parts and _with_client(parts, public[:0])
         public = scoring = None
+    return Divided(partition, parts, public, scoring)
+
+
+def prepare(
+    method: Method,
+    dataset: Dataset,
+    partitioner: Partitioner,
+    model: ModelLike,
+    loss: Loss,
+    training: Training,
+    plan: Plan,
+    skew: FeatureSkew | None = None,
+) -> Prepared:
+    """Divide the data, build the model from the seed, and check that everything fits."""
+    held = divided(method, dataset, partitioner, plan)
+    partition, parts = held.partition, held.parts
     names = None if partition.names is None else tuple(str(name) for name in partition.names)
     _say_what_is_missing(partition, dataset)
     if skew is not None:
@@ -113,18 +136,17 @@ def prepare(
         seed=plan.seed,
         names=names,
         augment=dataset.augment,
-        public=public,
-        scoring=scoring,
+        public=held.public,
+        scoring=held.scoring,
     )
-    if plan.participate and plan.participate > len(partition):
-        raise InvalidInput(f"participate = {plan.participate} is more than the {len(partition)} clients there are")
+    _check_participants(plan, partition)
     own = None if parts is None else (parts.indices, parts.offsets)
     x_test, y_test = (_on(tensor, plan.device) for tensor in (dataset.x_test, dataset.y_test))
     evaluator = Evaluator(federation, x_test, y_test, dataset.classes, own)
     if method.pools_data:
         federation = federation.pooled()
     participate = 1 if method.pools_data else plan.participate or len(partition)
-    return Setting(method, federation, partition, dataset, evaluator, participate, plan)
+    return Prepared(resolved(method, federation), federation, partition, dataset, evaluator, participate, plan)
 
 
 def completed(experiment: Experiment, dataset: Dataset) -> Experiment:
@@ -134,8 +156,8 @@ def completed(experiment: Experiment, dataset: Dataset) -> Experiment:
 
 def prepare_experiment(
     experiment: Experiment, root: str | Path | None = None, dataset: Dataset | None = None
-) -> Setting:
-    """The setting that an experiment describes."""
+) -> Prepared:
+    """What an experiment describes, ready to run."""
     if dataset is None:
         dataset = experiment.data.load(data_root(root))
     shape, classes = dataset.shape, dataset.classes or 1
@@ -151,6 +173,35 @@ def prepare_experiment(
         experiment.plan,
         experiment.skew,
     )
+
+
+def refuse(experiments: Sequence[Experiment], dataset: Dataset) -> None:
+    """Refuse before the first run what one of the methods would refuse at its turn. Warnings come at their turn.
+
+    Nothing is built for it but one model; the data are divided once for methods with public data and once for others.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        layouts: dict[ModelSpec, Layout] = {}
+        largest: dict[tuple[Any, ...], int] = {}
+        for experiment in experiments:
+            method, plan = experiment.algorithm, experiment.plan
+            model = completed(experiment, dataset).model
+            assert model is not None
+            if model not in layouts:
+                module = build(partial(model.build, dataset.shape, dataset.classes or 1), plan.seed)
+                layouts[model] = layout_of(module, dataset.x[:1])
+            held = (experiment.partition, plan.clients, plan.seed, plan.others_public, method.needs_public)
+            if held not in largest:
+                partition = divided(method, dataset, experiment.partition, plan).partition
+                _check_participants(plan, partition)
+                largest[held] = int(partition.sizes.max())
+            method.fit(experiment.train, layouts[model], experiment.train.steps_for(largest[held]))
+
+
+def _check_participants(plan: Plan, partition: Partition) -> None:
+    if plan.participate and plan.participate > len(partition):
+        raise InvalidInput(f"participate = {plan.participate} is more than the {len(partition)} clients there are")
 
 
 def _public(
@@ -215,12 +266,3 @@ def _subset(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
         client=None if dataset.client is None else dataset.client[rows],
         strata=None if dataset.strata is None else dataset.strata[rows],
     )
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("undrift")
-    except PackageNotFoundError:
-        return "unknown"

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from undrift.experiment.evaluate import TEST
-from undrift.ledger.store import Ledger, Run
+from undrift.core.figure import HEADLINE, OWN_MEAN, PERSONAL, Figure
+from undrift.ledger.rows import RoundRow, Run
+from undrift.ledger.store import Ledger
 
 COSTS = ("rounds", "bytes_up", "bytes_down", "macs", "seconds")
 
@@ -33,8 +34,8 @@ class History:
 
     label: str
     seed: int
-    rounds: Sequence[dict[str, Any]]
-    metrics: Sequence[tuple[int, str, str, str, float | None]]
+    rounds: Sequence[RoundRow]
+    metrics: Sequence[tuple[int, Figure, float | None]]
     planned: int
     status: str = "finished"
     facts: dict[str, Any] = field(default_factory=dict)
@@ -56,22 +57,21 @@ class History:
         )
 
     @cached_property
-    def main_curve(self) -> tuple[str, str, str]:
-        """The headline figure: the global model on the test set, or personal models where there is no global one."""
-        labels = {(m, d) for _, m, d, k, _ in self.metrics if k == "accuracy"}
-        if not labels:
-            return "global", TEST, "loss"
-        if ("global", TEST) in labels or not labels:
-            return "global", TEST, "accuracy"
-        return "personal", "own test (mean)", "accuracy"
+    def figures(self) -> tuple[Figure, ...]:
+        """All that was evaluated, in the order of first appearance."""
+        return tuple(dict.fromkeys(figure for _, figure, _ in self.metrics))
 
-    def curve(
-        self, model: str | None = None, data: str | None = None, metric: str | None = None
-    ) -> tuple[list[int], list[float]]:
-        """Rounds and values of one labelled figure; by default the headline one."""
-        main = self.main_curve
-        wanted = (model or main[0], data or main[1], metric or main[2])
-        found = [(r, v) for r, m, d, k, v in self.metrics if (m, d, k) == wanted]
+    @cached_property
+    def main_curve(self) -> Figure:
+        """The headline figure: the global model on the test set, or personal models where there is no global one."""
+        if not any(figure.metric == "accuracy" for figure in self.figures):
+            return Figure(metric="loss")
+        return HEADLINE if HEADLINE in self.figures else Figure(PERSONAL, OWN_MEAN)
+
+    def curve(self, figure: Figure | None = None) -> tuple[list[int], list[float]]:
+        """Rounds and values of one figure; by default the headline one."""
+        wanted = figure or self.main_curve
+        found = [(r, v) for r, f, v in self.metrics if f == wanted]
         return [r for r, _ in found], [math.nan if v is None else v for _, v in found]
 
     @property
@@ -82,14 +82,14 @@ class History:
     @property
     def best(self) -> float:
         values = [v for v in self.curve()[1] if not math.isnan(v)]
-        better = min if self.main_curve[2] == "loss" else max
+        better = min if self.main_curve.better == "lower" else max
         return better(values) if values else math.nan
 
     def cumulative(self, column: str) -> np.ndarray[Any, Any]:
         """The running total of a cost column after each round."""
         if column == "rounds":
             return np.arange(1, len(self.rounds) + 1)
-        return np.cumsum([row[column] for row in self.rounds])
+        return np.cumsum([getattr(row, column) for row in self.rounds])
 
     def total(self, column: str) -> float:
         costs = self.cumulative(column)
@@ -99,16 +99,21 @@ class History:
         """The cost at the first evaluation with at least the target accuracy; None if it never came."""
         at, values = self.curve()
         hit = next((r for r, v in zip(at, values, strict=True) if v >= target), None)
-        if hit is None or self.main_curve[2] == "loss":
+        if hit is None or self.main_curve.better == "lower":
             return None
-        upto = [row for row in self.rounds if row["round"] <= hit]
-        sums = {c: sum(row[c] for row in upto) for c in ("bytes_up", "bytes_down", "macs", "seconds")}
-        return Reached(hit, int(sums["bytes_up"]), int(sums["bytes_down"]), int(sums["macs"]), float(sums["seconds"]))
+        upto = [row for row in self.rounds if row.round <= hit]
+        return Reached(
+            rounds=hit,
+            bytes_up=sum(row.bytes_up for row in upto),
+            bytes_down=sum(row.bytes_down for row in upto),
+            macs=sum(row.macs for row in upto),
+            seconds=sum(row.seconds for row in upto),
+        )
 
     @property
     def rejected(self) -> int:
-        return sum(row["rejected"] for row in self.rounds)
+        return sum(row.rejected for row in self.rounds)
 
     @property
     def skipped(self) -> int:
-        return sum(row["skipped"] for row in self.rounds)
+        return sum(row.skipped for row in self.rounds)

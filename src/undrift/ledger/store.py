@@ -11,116 +11,18 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from undrift.core.client import Kept
 from undrift.core.errors import InvalidInput, nearest, unknown
-from undrift.core.records import State
+from undrift.core.figure import Figure
+from undrift.ledger import schema
+from undrift.ledger.rows import Entry, RoundRow, Run
 
-VERSION = 1
 LISTED = 10  # names of runs that an error lists
-
-_TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE runs (
-    id INTEGER PRIMARY KEY,
-    name TEXT NOT NULL UNIQUE,
-    status TEXT NOT NULL,              -- running, stopped, finished, failed
-    created REAL NOT NULL,
-    experiment TEXT NOT NULL,          -- JSON: what was asked for
-    facts TEXT NOT NULL,               -- JSON: fingerprints, versions, sizes, the runtime chosen
-    message TEXT NOT NULL DEFAULT ''
-);
-CREATE TABLE rounds (
-    run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-    round INTEGER NOT NULL,
-    seconds REAL NOT NULL,             -- wall time of the round, without evaluation
-    client_seconds REAL NOT NULL,      -- time the clients worked, summed
-    bytes_up INTEGER NOT NULL,
-    bytes_down INTEGER NOT NULL,
-    gradients INTEGER NOT NULL,        -- samples that went forward and backward
-    forwards INTEGER NOT NULL,         -- samples that went forward only
-    macs INTEGER NOT NULL,             -- client multiply-accumulates
-    participants INTEGER NOT NULL,     -- whose uploads counted
-    rejected INTEGER NOT NULL,
-    skipped INTEGER NOT NULL,
-    drift TEXT NOT NULL,               -- JSON: distance, cosine, amp
-    notes TEXT NOT NULL,               -- JSON: the method's own series
-    PRIMARY KEY (run, round)
-) WITHOUT ROWID;
-CREATE TABLE metrics (
-    run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-    round INTEGER NOT NULL,
-    model TEXT NOT NULL,               -- which model: global, personal, ...
-    data TEXT NOT NULL,                -- on what: test, own test (mean), own test (worst decile)
-    metric TEXT NOT NULL,              -- accuracy, loss
-    value REAL,                        -- NULL: not a number
-    PRIMARY KEY (run, round, model, data, metric)
-) WITHOUT ROWID;
-CREATE TABLE client_metrics (
-    run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-    round INTEGER NOT NULL,
-    model TEXT NOT NULL,
-    accuracies TEXT NOT NULL,          -- JSON: {client: accuracy on its own test part}; the latest evaluation only
-    PRIMARY KEY (run, model)
-) WITHOUT ROWID;
-CREATE TABLE rejections (
-    run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-    round INTEGER NOT NULL,
-    client TEXT NOT NULL,
-    reason TEXT NOT NULL
-);
-CREATE TABLE snapshots (               -- what is needed to go on
-    run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
-    round INTEGER NOT NULL,
-    server BLOB NOT NULL,
-    buffers BLOB NOT NULL
-);
-CREATE TABLE kept (                    -- what each client keeps between rounds
-    run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-    client INTEGER NOT NULL,
-    data BLOB NOT NULL,
-    PRIMARY KEY (run, client)
-);
-"""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run as the ledger knows it."""
-
-    id: int
-    name: str
-    status: str
-    created: float
-    experiment: dict[str, Any]
-    facts: dict[str, Any]
-    message: str
-    rounds: int  # rounds done
-
-    @property
-    def label(self) -> str:
-        """What to call the run in a table: the method with the settings that were given."""
-        return str(self.facts.get("label") or self.experiment.get("algorithm", {}).get("name", self.name))
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What one round adds to the ledger."""
-
-    round: int
-    row: Mapping[str, Any]  # the columns of ``rounds``
-    metrics: Iterable[tuple[str, str, str, float]] = ()  # model, data, metric, value
-    clients: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # model -> client -> accuracy
-    rejections: Mapping[str, str] = field(default_factory=dict)
-    server: State | None = None
-    buffers: State | None = None
-    kept: Mapping[int, Kept] = field(default_factory=dict)
 
 
 class Ledger:
@@ -141,8 +43,8 @@ class Ledger:
         self._writer: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
         self._writer_db: sqlite3.Connection | None = None
+        self._committed: dict[int, int] = {}  # run -> the last round that was written from here
         self.write_seconds = 0.0
-        self.followers: list[Callable[[Run, Entry], None]] = []  # told of every round that is recorded here
 
     def _connect(self) -> sqlite3.Connection:
         with _explained(self.path):
@@ -153,20 +55,8 @@ class Ledger:
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute("PRAGMA synchronous = NORMAL")
                 db.execute("BEGIN IMMEDIATE")
-                known = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
-                if not known:
-                    if db.execute("SELECT 1 FROM sqlite_master").fetchone():
-                        raise InvalidInput(f"{self.path} is an SQLite file, but not a ledger of undrift")
-                    for statement in _TABLES.split(";\n"):
-                        db.execute(statement)
-                    db.execute("INSERT INTO meta VALUES ('version', ?)", (str(VERSION),))
+                schema.prepare(db, self.path)
                 db.execute("COMMIT")
-                (version,) = db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
-                if int(version) > VERSION:
-                    raise InvalidInput(
-                        f"{self.path} was written by a newer undrift (ledger version {version}, this one reads up to "
-                        f"{VERSION}): update undrift, or choose another ledger"
-                    )
         except BaseException:
             db.close()
             raise
@@ -267,8 +157,10 @@ class Ledger:
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._pending = self._writer.submit(self._write, run.id, entry)
-        for follower in self.followers:
-            follower(run, entry)
+
+    def committed(self, run: Run) -> int:
+        """The last round of a run whose transaction has ended, of those recorded here; 0: none."""
+        return self._committed.get(run.id, 0)
 
     def flush(self) -> None:
         """Wait until all that was recorded is committed; raises what the write raised."""
@@ -290,19 +182,17 @@ class Ledger:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+        self._committed[run] = entry.round
         self.write_seconds += time.perf_counter() - began
 
     @staticmethod
     def _insert(db: sqlite3.Connection, run: int, entry: Entry) -> None:
-        columns = ", ".join(entry.row)
-        marks = ", ".join("?" * len(entry.row))
-        db.execute(
-            f"INSERT INTO rounds (run, round, {columns}) VALUES (?, ?, {marks})",
-            (run, entry.round, *entry.row.values()),
-        )
+        columns = ", ".join(RoundRow.COLUMNS)
+        marks = ", ".join("?" * len(RoundRow.COLUMNS))
+        db.execute(f"INSERT INTO rounds (run, {columns}) VALUES (?, {marks})", (run, *entry.row.values()))
         db.executemany(
             "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)",
-            [(run, entry.round, model, data, metric, value) for model, data, metric, value in entry.metrics],
+            [(run, entry.round, f.model, f.data, f.metric, value) for f, value in entry.metrics],
         )
         for model, accuracies in entry.clients.items():
             text = json.dumps({str(k): round(v, 6) for k, v in accuracies.items()})
@@ -330,21 +220,17 @@ class Ledger:
         row = self._db.execute("SELECT data FROM kept WHERE run = ? AND client = ?", (run.id, client)).fetchone()
         return bytes(row[0]) if row else None
 
-    def rounds(self, run: Run) -> list[dict[str, Any]]:
-        """The rows of ``rounds``, with JSON columns read."""
-        cursor = self._db.execute("SELECT * FROM rounds WHERE run = ? ORDER BY round", (run.id,))
-        names = [c[0] for c in cursor.description]
-        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        for row in rows:
-            row["drift"], row["notes"] = json.loads(row["drift"]), json.loads(row["notes"])
-            del row["run"]
-        return rows
+    def rounds(self, run: Run) -> list[RoundRow]:
+        columns = ", ".join(RoundRow.COLUMNS)
+        rows = self._db.execute(f"SELECT {columns} FROM rounds WHERE run = ? ORDER BY round", (run.id,))
+        return [RoundRow.of(row) for row in rows]
 
-    def metrics(self, run: Run) -> list[tuple[int, str, str, str, float | None]]:
-        """All evaluations: (round, model, data, metric, value)."""
-        return self._db.execute(
+    def metrics(self, run: Run) -> list[tuple[int, Figure, float | None]]:
+        """All evaluations: (round, what the number is of, the number)."""
+        rows = self._db.execute(
             "SELECT round, model, data, metric, value FROM metrics WHERE run = ? ORDER BY round", (run.id,)
-        ).fetchall()
+        )
+        return [(at, Figure(model, data, metric), value) for at, model, data, metric, value in rows]
 
     def client_metrics(self, run: Run) -> dict[str, tuple[int, dict[int, float]]]:
         """The latest accuracies on each client's own test part: model -> (round, client -> accuracy)."""
@@ -440,30 +326,3 @@ def _explained(path: Path) -> Iterator[None]:
         if "locked" in text:
             raise InvalidInput(f"{path} is locked by another program for more than a minute") from error
         raise
-
-
-class LedgerKeep:
-    """What clients keep, read from the ledger, with the most recent ones held in memory up to a limit."""
-
-    def __init__(
-        self, ledger: Ledger, run: Run, kind: type[State], device: str = "cpu", limit: int = 256 * 2**20
-    ) -> None:
-        self._ledger, self._run, self._kind, self._device, self._limit = ledger, run, kind, device, limit
-        self._recent: dict[int, tuple[Kept, int]] = {}
-        self._bytes = 0
-
-    def load(self, client: int) -> Kept | None:
-        if client in self._recent:
-            return self._recent[client][0]
-        data = self._ledger.kept(self._run, client)
-        return Kept.decode(self._kind, data).to(self._device) if data is not None else None
-
-    def save(self, kept: Mapping[int, Kept]) -> None:
-        """Remember what the ledger has been told to write; older entries give way once they are committed."""
-        for client, value in kept.items():
-            size = sum(t.numel() * t.element_size() for t in value.tensors().values())
-            self._bytes += size - self._recent.pop(client, (value, 0))[1]
-            self._recent[client] = (value, size)
-        while self._bytes > self._limit and len(self._recent) > len(kept):
-            _, size = self._recent.pop(next(iter(self._recent)))
-            self._bytes -= size

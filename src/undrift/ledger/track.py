@@ -6,19 +6,17 @@ that is resumed goes on there too.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from undrift.core.errors import InvalidInput, unknown
-from undrift.ledger.store import Entry, Ledger, Run
+from undrift.ledger.rows import Entry, Run
 
 KINDS = ("tensorboard", "mlflow")
 
@@ -40,34 +38,16 @@ def tracker(kind: str, run: Run, where: str | Path | None = None) -> Tracker:
     raise unknown("tracker", kind, KINDS)
 
 
-@contextmanager
-def tracking(ledger: Ledger, kind: str | None, where: str | Path | None = None) -> Iterator[None]:
-    """Everything that is recorded in this ledger goes to a tracker too, each run to its own."""
-    if kind is None:
-        yield
-        return
+def available(kind: str) -> None:
+    """Refuse a tracker that is not there."""
     if kind not in KINDS:
         raise unknown("tracker", kind, KINDS)
-    if find_spec(kind) is None:  # said before the first round, not after it
+    if find_spec(kind) is None:
         raise _missing(kind)
-    trackers: dict[int, Tracker] = {}
-
-    def follow(run: Run, entry: Entry) -> None:
-        if run.id not in trackers:
-            trackers[run.id] = tracker(kind, run, where)
-        trackers[run.id](entry)
-
-    ledger.followers.append(follow)
-    try:
-        yield
-    finally:
-        ledger.followers.remove(follow)
-        for run, one in trackers.items():
-            one.close(ledger.run(run).status)
 
 
 def _missing(kind: str) -> InvalidInput:
-    return InvalidInput(f"--track {kind} needs a package that is not installed: pip install 'undrift[{kind}]'")
+    return InvalidInput(f"tracking with {kind} needs a package that is not installed: pip install 'undrift[{kind}]'")
 
 
 def _address(where: str | Path | None) -> str | None:
@@ -84,13 +64,12 @@ def _address(where: str | Path | None) -> str | None:
 def scalars(entry: Entry) -> Iterator[tuple[str, float]]:
     """The numbers of a round by name; what is not a number is left out."""
     found: list[tuple[str, Any]] = [
-        (f"{metric}/{model} model on {data}", value) for model, data, metric, value in entry.metrics
+        (f"{figure.metric}/{figure.model} model on {figure.data}", value) for figure, value in entry.metrics
     ]
-    for column, value in entry.row.items():
-        if column in ("drift", "notes"):
-            inner = json.loads(value) if isinstance(value, str) else value
-            found += [(f"{column}/{name}", v) for name, v in inner.items()]
-        else:
+    for column, value in entry.row.plain().items():
+        if isinstance(value, Mapping):
+            found += [(f"{column}/{name}", v) for name, v in value.items()]
+        elif column != "round":
             found.append((f"cost/{column}", value))
     for name, value in found:
         if isinstance(value, int | float) and math.isfinite(value):

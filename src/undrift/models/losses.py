@@ -12,10 +12,10 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def mse_onehot(output: Tensor, target: Tensor) -> Tensor:
-    """Half the squared distance to the one-hot target, or to the target itself where it is a number."""
+    """The mean squared error, over batch and classes: of one-hot targets, or of targets that are numbers."""
     if target.dtype.is_floating_point:
-        return 0.5 * (output.squeeze(-1) - target).square().mean()
-    return 0.5 * (output - _one_hot(output, target)).square().sum(-1).mean()
+        return F.mse_loss(output.squeeze(-1), target)
+    return F.mse_loss(output, _one_hot(output, target))
 
 
 def squared_hinge(output: Tensor, target: Tensor) -> Tensor:

@@ -16,11 +16,13 @@ import numpy as np
 from undrift.analysis.comparison import Comparer, Comparison
 from undrift.analysis.groups import grouped
 from undrift.core.errors import InvalidInput
+from undrift.core.figure import Figure
 from undrift.data.partition import Partition, heterogeneity
 from undrift.experiment.description import SECTIONS, components
 from undrift.ledger.history import History
-from undrift.ledger.store import Ledger, Run
-from undrift.report import table, words
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
+from undrift.report import sentences, table, words
 
 SHOWN_CLIENTS = 100  # columns of a partition picture, and points of a fairness strip
 
@@ -60,14 +62,14 @@ class Reader:
         """The content; with ``coarse`` the target moves in steps of 5 %, which is worked out sooner."""
         read = [self._read(run) for run in runs]
         histories = [history for history, _ in read]
-        groups, warnings = grouped(histories)
+        groups, remarks = grouped(histories)
         place = {id(history): i for i, history in enumerate(histories)}
         verdict = _verdict(Comparer(histories), target, coarse) if groups else None
         return {
             "title": title or _title(histories),
             "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "ledger": str(self.ledger.path),
-            "warnings": verdict["warnings"] if verdict else warnings,
+            "warnings": verdict["warnings"] if verdict else [sentences.remark(r) for r in remarks],
             "groups": [
                 {
                     "label": g.label,
@@ -99,30 +101,31 @@ def _verdict(comparer: Comparer, target: float | None, coarse: bool) -> dict[str
     chosen = comparer.at(target)
     best = max(comparer.best(group) for group in comparer.groups)
     targets = {chosen.target} if chosen.target is not None else set()
-    if chosen.metric == "accuracy":
+    if chosen.figure.share:
         fine = [*range(10, 900, 10), *range(900, 1001, 5)]  # per mille: whole per cents, finer near the top
         steps = range(50, 1001, 50) if coarse else fine
         targets |= {step / 1000 for step in steps if step / 1000 <= best + 0.02}
     every = [chosen if t == chosen.target else comparer.at(t) for t in sorted(targets)] or [chosen]
     first, *rest = table.COST_TITLES.values()
     return {
-        "metric": chosen.metric,
+        "metric": chosen.figure.metric,
         "chosen": every.index(chosen),
-        "from": chosen.target_from,
+        "from": sentences.target_source(chosen),
         "baseline": [chosen.is_baseline(row) and len(chosen.rows) > 1 for row in chosen.rows],
-        "warnings": list(chosen.warnings),
-        "columns": [first, table.OWN_MEAN, *rest, "seeds", f"final {chosen.metric}", "best", "rejected"],
+        "warnings": [sentences.remark(r) for r in chosen.remarks],
+        "columns": [first, table.OWN_MEAN, *rest, "seeds", f"final {chosen.figure.metric}", "best", "rejected"],
         "rows": [table.plain_cells(row) for row in chosen.rows],
         "targets": [_at(c) for c in every],
     }
 
 
 def _at(found: Comparison) -> dict[str, Any]:
+    headline = sentences.headline_of(found)
     return {
         "target": found.target,
         "words": "" if found.target is None else words.target_words(found.target),
-        "headline": found.headline.claim,
-        "evidence": found.headline.detail,
+        "headline": headline.claim,
+        "evidence": headline.detail,
         "verdicts": table.sentences(found)[1:],
         "costs": [table.cost_cells(found, row) for row in found.rows],
     }
@@ -136,8 +139,8 @@ def _run(ledger: Ledger, run: Run, history: History) -> dict[str, Any]:
     at = sorted({r for r, *_ in history.metrics})
     where = {r: i for i, r in enumerate(at)}
     figures: dict[str, list[float | None]] = {}
-    for r, model, data, metric, value in history.metrics:
-        figures.setdefault(_figure_name(model, data, metric), [None] * len(at))[where[r]] = short(value)
+    for r, figure, value in history.metrics:
+        figures.setdefault(_figure_name(figure), [None] * len(at))[where[r]] = short(value)
     return {
         "name": run.name,
         "label": history.label,
@@ -146,20 +149,20 @@ def _run(ledger: Ledger, run: Run, history: History) -> dict[str, Any]:
         "message": run.message,
         "planned": history.planned,
         "created": datetime.fromtimestamp(run.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-        "rounds": [row["round"] for row in rounds],
-        "up": np.cumsum([row["bytes_up"] for row in rounds], dtype=np.int64).tolist(),
-        "down": np.cumsum([row["bytes_down"] for row in rounds], dtype=np.int64).tolist(),
-        "macs": [int(v) for v in np.cumsum([row["macs"] for row in rounds], dtype=np.int64)],
-        "seconds": [short(v) for v in np.cumsum([row["seconds"] for row in rounds])],
-        "participants": [row["participants"] for row in rounds],
+        "rounds": [row.round for row in rounds],
+        "up": np.cumsum([row.bytes_up for row in rounds], dtype=np.int64).tolist(),
+        "down": np.cumsum([row.bytes_down for row in rounds], dtype=np.int64).tolist(),
+        "macs": [int(v) for v in np.cumsum([row.macs for row in rounds], dtype=np.int64)],
+        "seconds": [short(v) for v in np.cumsum([row.seconds for row in rounds])],
+        "participants": [row.participants for row in rounds],
         "rejected": history.rejected,
         "skipped": history.skipped,
         "rejections": [[at_, client, reason] for at_, client, reason in ledger.rejections(run)[:20]],
         "at": at,
         "figures": figures,
-        "main": _figure_name(*history.main_curve),
-        "drift": _columns([row["drift"] for row in rounds]),
-        "notes": _columns([row["notes"] for row in rounds]),
+        "main": _figure_name(history.main_curve),
+        "drift": _columns([row.drift for row in rounds]),
+        "notes": _columns([row.notes for row in rounds]),
         "partition": history.facts.get("partition_fingerprint", ""),
         "command": command(history.experiment),
         "typed": str(history.facts.get("command", "")),
@@ -167,8 +170,8 @@ def _run(ledger: Ledger, run: Run, history: History) -> dict[str, Any]:
     }
 
 
-def _figure_name(model: str, data: str, metric: str) -> str:
-    return f"{metric} of the {model} model on {data}"
+def _figure_name(figure: Figure) -> str:
+    return f"{figure.metric} of the {figure.model} model on {figure.data}"
 
 
 def short(value: float | None) -> float | None:
@@ -198,10 +201,8 @@ def _facts(history: History) -> dict[str, str]:
 
 def _series(histories: Sequence[History]) -> list[str]:
     """All labelled figures, the headline ones first."""
-    mains = [_figure_name(*h.main_curve) for h in histories if h.metrics]
-    names = [
-        _figure_name(m, d, k) for h in histories for m, d, k in dict.fromkeys((m, d, k) for _, m, d, k, _ in h.metrics)
-    ]
+    mains = [_figure_name(h.main_curve) for h in histories if h.metrics]
+    names = [_figure_name(figure) for h in histories for figure in h.figures]
     return list(dict.fromkeys([*mains, *sorted(names)]))
 
 
@@ -269,19 +270,12 @@ def _partition(history: History) -> dict[str, Any]:
     shown = np.unique(np.linspace(0, clients - 1, min(clients, SHOWN_CLIENTS)).round().astype(np.int64))
     return {
         "seed": history.seed,
-        "title": f"{history.facts.get('data', '')}, {_partition_words(history)}",
+        "title": f"{history.facts.get('data', '')}, {sentences.partition(history)}, seed {history.seed}",
         "clients": clients,
         "shown": shown.tolist(),
         "counts": histogram[shown].tolist(),
         "figures": _heterogeneity(histogram),
     }
-
-
-def _partition_words(history: History) -> str:
-    section = dict(history.experiment.get("partition", {}))
-    name = section.pop("name", "")
-    inner = ", ".join(f"{k} {v}" for k, v in section.items() if v is not None)
-    return f"{name} ({inner}), seed {history.seed}" if inner else f"{name}, seed {history.seed}"
 
 
 def _heterogeneity(histogram: np.ndarray[Any, Any]) -> list[list[str]]:

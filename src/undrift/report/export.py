@@ -43,21 +43,20 @@ def rows(histories: Sequence[History]) -> list[dict[str, Any]]:
     found = []
     for history in histories:
         figures: dict[int, dict[str, float | None]] = {}
-        for at, model, data, metric, value in history.metrics:
-            figures.setdefault(at, {})[f"{metric} of the {model} model on {data}"] = value
+        for at, f, value in history.metrics:
+            figures.setdefault(at, {})[f"{f.metric} of the {f.model} model on {f.data}"] = value
         for row in history.rounds:
-            plain = {k: v for k, v in row.items() if k not in ("round", "drift", "notes")}
+            plain = {k: v for k, v in row.plain().items() if k not in ("drift", "notes")}
             found.append(
                 {
                     "run": history.name,
                     "method": history.label,
                     "seed": history.seed,
                     "status": history.status,
-                    "round": row["round"],
                     **plain,
-                    **{f"drift {k}": v for k, v in row["drift"].items()},
-                    **{f"note {k}": v for k, v in row["notes"].items()},
-                    **figures.get(row["round"], {}),
+                    **{f"drift {k}": v for k, v in row.drift.items()},
+                    **{f"note {k}": v for k, v in row.notes.items()},
+                    **figures.get(row.round, {}),
                 }
             )
     return found

@@ -20,8 +20,9 @@ from undrift.core.client import one_thread
 from undrift.core.errors import InvalidInput, no_features
 from undrift.core.vector import Buffers
 from undrift.experiment.description import Experiment
-from undrift.experiment.prepare import Setting, prepare_experiment
-from undrift.ledger.store import Ledger, Run
+from undrift.experiment.prepare import Prepared, prepare_experiment
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 from undrift.report.plots import drawing
 
 
@@ -58,7 +59,7 @@ def features(ledger: Ledger, run: Run, client: int = 0, samples: int = 600, root
     return _both(setting, next(iter(models.values())), buffers, at, client, samples)
 
 
-def _both(setting: Setting, w: Tensor, buffers: Buffers, at: int, client: int, samples: int) -> Features:
+def _both(setting: Prepared, w: Tensor, buffers: Buffers, at: int, client: int, samples: int) -> Features:
     federation, labels = setting.federation, setting.dataset.labels_test
     assert labels is not None
     rows = rng.sample(rng.key(federation.seed, "features"), len(labels), min(samples, len(labels)))

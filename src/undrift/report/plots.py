@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.analysis.comparison import comparison
+from undrift.analysis.curves import smoothed
 from undrift.analysis.groups import Group, grouped
 from undrift.core.errors import InvalidInput
 from undrift.data import Partition
@@ -160,18 +161,6 @@ def horizontal(group: Group, axis: str) -> NDArray[np.float64]:
     return np.asarray(group.costs(axis).mean(axis=0))
 
 
-def smoothed(values: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
-    """Exponential moving average without bias at the beginning; factor 0 changes nothing, and gaps stay gaps."""
-    out, total, weight = np.empty_like(values), 0.0, 0.0
-    for i, value in enumerate(values):
-        if math.isnan(value):
-            out[i] = math.nan
-            continue
-        total, weight = factor * total + (1 - factor) * value, factor * weight + (1 - factor)
-        out[i] = total / weight
-    return out
-
-
 def curves(
     histories: Sequence[History],
     path: str | Path,
@@ -189,7 +178,7 @@ def curves(
     groups = _groups(histories)
     with drawing(path, 5.2, 3.4, force) as (figure, mpl):
         axes = figure.subplots()
-        share = groups[0].metric == "accuracy"
+        share = groups[0].figure.share
         for place, group in enumerate(groups):
             colour, dash = style(place)
             x, scale = horizontal(group, axis), 100 if share else 1
@@ -200,7 +189,7 @@ def curves(
                 axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
         if target is not None:
             axes.axhline(100 * target, color="0.4", linewidth=0.8, linestyle=(0, (4, 3)))
-        what = " ".join(groups[0].runs[0].main_curve[0:2]) + (" accuracy (%)" if share else " loss")
+        what = " ".join((groups[0].figure.model, groups[0].figure.data)) + (" accuracy (%)" if share else " loss")
         axes.set(ylabel=what, xlabel=_AXES[axis] + (f"; smoothed, factor {smooth:g}" if smooth else ""))
         if axis != "rounds":
             column = {"bytes": "bytes_up"}.get(axis, axis)
@@ -256,7 +245,7 @@ def bars(histories: Sequence[History], path: str | Path, *, target: float | None
 def box(histories: Sequence[History], path: str | Path, *, last: int = 10, force: bool = False) -> None:
     """The spread of the headline figure over the last rounds, all seeds together."""
     groups = _groups(histories)
-    share = groups[0].metric == "accuracy"
+    share = groups[0].figure.share
     with drawing(path, max(3.4, 1.2 + 0.45 * len(groups)), 3.2, force) as (figure, _):
         axes = figure.subplots()
         values = [(100 if share else 1) * group.values[:, -last:].reshape(-1) for group in groups]
@@ -288,7 +277,7 @@ def _groups(histories: Sequence[History]) -> list[Group]:
     groups, _ = grouped(histories)
     if not groups:
         raise InvalidInput("there is nothing to draw: none of the runs has an evaluated round")
-    metrics = {group.metric for group in groups}
+    metrics = {group.figure.share for group in groups}
     if len(metrics) > 1:
         raise InvalidInput("some of the runs have an accuracy and some only a loss: draw them apart")
     return groups

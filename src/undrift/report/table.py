@@ -7,7 +7,10 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from undrift.analysis.comparison import Comparison, Cost, Figure, Row
+from undrift.analysis.comparison import Comparison, CostToTarget, Row
+from undrift.analysis.intervals import Spread
+from undrift.core.figure import GLOBAL
+from undrift.report import sentences as said
 from undrift.report import words
 
 if TYPE_CHECKING:
@@ -34,22 +37,27 @@ def cost_headers(comparison: Comparison) -> list[str]:
 
 
 def headers(comparison: Comparison) -> list[str]:
-    return ["method", "seeds", f"final {comparison.metric}", "best", *cost_headers(comparison), "rejected"]
+    return ["method", "seeds", f"final {comparison.figure.metric}", "best", *cost_headers(comparison), "rejected"]
+
+
+def ordered(comparison: Comparison) -> tuple[Row, ...]:
+    """A few methods as they were asked for; many by rank."""
+    return comparison.rows if len(comparison.rows) <= FEW else comparison.ranked
 
 
 def cells(comparison: Comparison, row: Row) -> list[str]:
     """One row of the table as text."""
     label = row.label + (" (baseline)" if comparison.is_baseline(row) and len(comparison.rows) > 1 else "")
-    model = row.group.curve[0]
-    label += "" if model == "global" else f" ({model})"  # another figure than that of the others
+    model = row.group.figure.model
+    label += "" if model == GLOBAL else f" ({model})"  # another figure than that of the others
     seeds, final, best, rejected = plain_cells(row)
     return [label, seeds, final, best, *cost_cells(comparison, row), rejected]
 
 
 def plain_cells(row: Row) -> list[str]:
     """Seeds, final figure, best figure, rejected uploads."""
-    rejected = str(row.rejected) + (f", {row.skipped} rounds skipped" if row.skipped else "")
-    return [str(len(row.group.runs)), _figure(row, row.final), _figure(row, row.best), rejected]
+    rejected = str(row.rejected) + (f", {words.count(row.skipped, 'round')} skipped" if row.skipped else "")
+    return [str(len(row.group.runs)), _spread(row, row.final), _spread(row, row.best), rejected]
 
 
 def cost_cells(comparison: Comparison, row: Row) -> list[str]:
@@ -60,21 +68,23 @@ def cost_cells(comparison: Comparison, row: Row) -> list[str]:
     return [first, _own(row), *rest]
 
 
-def _figure(row: Row, figure: Figure) -> str:
-    bad = sum(math.isnan(v) for v in figure.values)
+def _spread(row: Row, found: Spread) -> str:
+    bad = sum(math.isnan(v) for v in found.values)
     if bad:
-        return f"n/a ({bad} of {len(figure.values)} seeds gave no number)"
-    if row.group.metric == "loss":
-        return words.amount(figure.mean) + ("" if math.isnan(figure.sd) else f" ± {words.amount(figure.sd)}")
-    return f"{100 * figure.mean:.1f}" + (" %" if math.isnan(figure.sd) else f" ± {100 * figure.sd:.1f} %")
+        return f"n/a ({bad} of {len(found.values)} seeds gave no number)"
+    value = words.figure(row.group.figure, found.mean)
+    if math.isnan(found.sd):
+        return value
+    spread = words.figure(row.group.figure, found.sd)
+    return f"{value.removesuffix(' %')} ± {spread}"
 
 
 def _cost(row: Row, column: str) -> str:
-    cost: Cost | None = row.costs.get(column)
+    cost: CostToTarget | None = row.costs.get(column)
     if cost is None:
         return "–"
     if cost.value is None:
-        return f"not reached in {row.group.rounds} rounds" if column == "rounds" else "–"
+        return f"not reached in {words.count(row.group.rounds, 'round')}" if column == "rounds" else "–"
     text = words.cost(column, cost.value)
     if cost.ratio is not None:
         text += f" ({words.times(cost.ratio.value)})"
@@ -104,7 +114,7 @@ def render(comparison: Comparison, width: int = NARROW) -> Table:
     from rich.text import Text
 
     table = Table(title=_title(comparison), caption=_caption(comparison), caption_justify="left", title_justify="left")
-    lines = [headers(comparison), *(cells(comparison, row) for row in comparison.rows)]
+    lines = [headers(comparison), *(cells(comparison, row) for row in ordered(comparison))]
     if width < NARROW and len(comparison.rows) <= FEW:
         lines = [list(line) for line in zip(*lines, strict=True)]
     slim = width < NARROW and len(comparison.rows) > FEW
@@ -134,14 +144,13 @@ def _slim(lines: list[list[str]], width: int) -> tuple[list[list[str]], list[str
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """What may be concluded, headline first, each sentence once."""
-    rest = [v for v in comparison.verdicts if v != comparison.headline]
-    return [str(sentence) for sentence in (comparison.headline, *rest)]
+    """What may be concluded, headline first."""
+    return [str(sentence) for sentence in said.concluded(comparison)]
 
 
 def text(comparison: Comparison) -> str:
     """The table and the verdict as plain text, columns aligned."""
-    lines = [headers(comparison), *(cells(comparison, row) for row in comparison.rows)]
+    lines = [headers(comparison), *(cells(comparison, row) for row in ordered(comparison))]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
 
     def drawn_line(line: list[str]) -> str:
@@ -155,7 +164,7 @@ def text(comparison: Comparison) -> str:
 def markdown(comparison: Comparison) -> str:
     """The table and the verdict as Markdown."""
     lines = [headers(comparison), ["---", *("---:" for _ in headers(comparison)[1:])]]
-    lines += [cells(comparison, row) for row in comparison.rows]
+    lines += [cells(comparison, row) for row in ordered(comparison)]
     drawn = ["| " + " | ".join(_plain(cell) for cell in line) + " |" for line in lines]
     return "\n".join([*drawn, "", *(f"* {_plain(s)}" for s in _after(comparison))]) + "\n"
 
@@ -165,17 +174,18 @@ def _plain(cell: str) -> str:
 
 
 def _after(comparison: Comparison) -> list[str]:
-    return [*sentences(comparison), *(f"Note: {w}." for w in comparison.warnings), _caption(comparison)]
+    return [*sentences(comparison), *(f"Note: {said.remark(r)}." for r in comparison.remarks), _caption(comparison)]
 
 
 def _title(comparison: Comparison) -> str:
-    return f"{comparison.metric} over seeds (mean ± standard deviation), and the cost to the target"
+    return f"{comparison.figure.metric} over seeds (mean ± standard deviation), and the cost to the target"
 
 
 def _caption(comparison: Comparison) -> str:
     if comparison.target is None:
         return "Mean ± standard deviation over seeds."
-    how = "" if comparison.target_from == "given" else f" ({comparison.target_from})"
+    source = said.target_source(comparison)
+    how = f" ({source})" if source else ""
     return (
         f"Target {words.target_words(comparison.target)}{how}: the first evaluated round at which the mean over seeds, "
         "unsmoothed, is at least the target. (×) is the baseline's cost over the method's: above 1 is cheaper."

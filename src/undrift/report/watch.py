@@ -23,7 +23,8 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from undrift.core.errors import InvalidInput
-from undrift.ledger.store import Ledger, Run
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 from undrift.report.content import Reader
 from undrift.report.page import page, policy
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 
+from undrift.core.figure import Figure
+
 NO_NUMBER = "n/a"
 
 
 def percent(value: float, digits: int = 1) -> str:
     return NO_NUMBER if math.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
+def figure(what: Figure, value: float) -> str:
+    """A value of a figure: a share in percent, anything else as it is."""
+    return percent(value) if what.share else amount(value)
 
 
 def target_words(value: float) -> str:
@@ -61,6 +68,16 @@ def times(value: float) -> str:
 
 def rounds(value: float) -> str:
     return f"{value:.1f}" if value != int(value) else f"{int(value)}"
+
+
+def count(value: float, what: str) -> str:
+    """``1 round``, ``2 rounds``."""
+    return f"{rounds(value)} {what}{'' if value == 1 else 's'}"
+
+
+def key(name: str) -> str:
+    """The name of a setting as people say it: ``batch_size`` is the batch size."""
+    return name.replace("_", " ")
 
 
 def series(words: list[str]) -> str:

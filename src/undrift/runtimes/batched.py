@@ -25,7 +25,6 @@ from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from undrift.core import rng
-from undrift.core.client import Kept
 from undrift.core.cost import Spent
 from undrift.core.eager import SWEEP
 from undrift.core.federation import Federation
@@ -33,6 +32,7 @@ from undrift.core.local import Batch, Direction, Local
 from undrift.core.records import Record
 from undrift.core.reduce import Block, Reply, finite
 from undrift.core.runtime import Runtime, Task
+from undrift.core.states import Kept
 from undrift.core.vector import Layout, Part, Replica
 from undrift.runtimes.crew import Crew
 from undrift.runtimes.memory import keep_freed_memory
@@ -524,7 +524,7 @@ class Batched(Runtime):
     def __init__(self, federation: Federation, block: int | None = None) -> None:
         """``block``: clients per block, instead of an estimate."""
         keep_freed_memory()
-        self.federation = federation
+        super().__init__(federation)
         self._serial = Serial(federation)
         self._block = block
         self._said: set[str] = set()  # methods that were found not to be batchable
@@ -556,6 +556,7 @@ class Batched(Runtime):
                 yield first
                 yield from blocks
                 return
+        self._serial.states = self.states
         yield from self._serial.replies(task)
 
     def _blocks(self, task: Task) -> Iterator[Block]:
@@ -603,7 +604,7 @@ class Batched(Runtime):
         """One block, in one thread."""
         method, cohort = task.method, task.cohort
         members = Members(self.federation, cohort.ids[places], cohort.round)
-        kept = [task.kept[int(client)] for client in members.clients]
+        kept = [self.kept(method, int(client)) for client in members.clients]
         state, state_dims = _stacked(kept)
         down, down_dims = _rows(task.down, places)
         seen: list[BatchedLocal] = []

@@ -70,7 +70,7 @@ class Processes(Runtime):
         self.workers = crowd(workers)
         if federation.x.device.type != "cpu":
             raise InvalidInput(f"processes share memory of the CPU, and the data are on {federation.x.device}")
-        self.federation = federation
+        super().__init__(federation)
         self._limit = shared_limit
         self._payload = payload(federation)
         self._segments: dict[str, Segment] = {}
@@ -93,7 +93,8 @@ class Processes(Runtime):
         if task.buffers is not None:
             parts.append({spec.name: value for spec, value in task.buffers.items()})
         clients = cohort.ids.tolist()
-        kept = {id(task.kept[client]): task.kept[client] for client in clients}  # many may keep the same
+        mine = [self.kept(method, client) for client in clients]
+        kept = {id(k): k for k in mine}  # many may keep the same
         places = self._write("inbox", [*parts, *(k.tensors() for k in kept.values())])
         at = dict(zip(kept, places[len(parts) :], strict=True))
         signatures = list({signature for _, signature in at.values()})
@@ -108,7 +109,7 @@ class Processes(Runtime):
         samples = cohort.population.samples[cohort.ids]
         items: list[Item] = []
         for place in (-samples).argsort(kind="stable").tolist():  # the longest first
-            offset, signature = at[id(task.kept[clients[place]])]
+            offset, signature = at[id(mine[place])]
             items.append((place, (clients[place], offset, signatures.index(signature))))
         job = Job(
             header=("exchange", header),

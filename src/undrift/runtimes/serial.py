@@ -15,27 +15,27 @@ class Serial(Runtime):
     name = "serial"
 
     def __init__(self, federation: Federation) -> None:
-        self.federation = federation
+        super().__init__(federation)
         self.trainer = federation.trainer()
 
     def replies(self, task: Task) -> Iterator[Reply]:
         with one_thread():
             for place in range(task.cohort.size):
-                yield reply(self.federation, self.trainer, task, place)
+                yield reply(self, self.trainer, task, place)
 
 
-def reply(federation: Federation, trainer: Trainer, task: Task, place: int) -> Reply:
+def reply(runtime: Runtime, trainer: Trainer, task: Task, place: int) -> Reply:
     """What the client at this place of the cohort answers; an error says whose it was."""
     cohort = task.cohort
     client = int(cohort.ids[place])
-    kept = task.kept[client]
+    kept = runtime.kept(task.method, client)
     buffers = task.buffers if task.method.shares_buffers else kept.buffers
-    local = trainer.local(client, cohort.round, federation.rows(client), buffers)
+    local = trainer.local(client, cohort.round, runtime.federation.rows(client), buffers)
     try:
         return work(task.method, task.down.row(place), kept, local, task.survey)
     except Exception as error:
         error.add_note(
             f"client {cohort.population.name(client)}, round {cohort.round}, "
-            f"step {local.drawn} of {local.steps}, {local.n} samples of shape {tuple(federation.x.shape[1:])}"
+            f"step {local.drawn} of {local.steps}, {local.n} samples of shape {tuple(runtime.federation.x.shape[1:])}"
         )
         raise

@@ -37,7 +37,7 @@ class Threads(Runtime):
                 "use the runtime processes or serial"
             )
         keep_freed_memory()
-        self.federation = federation
+        super().__init__(federation)
         self._crew = Crew(len(trainers))
         self._trainers: SimpleQueue[Trainer] = SimpleQueue()
         for trainer in trainers:
@@ -47,7 +47,7 @@ class Threads(Runtime):
         def work(place: int) -> Reply:
             trainer = self._trainers.get()
             try:
-                return reply(self.federation, trainer, task, place)
+                return reply(self, trainer, task, place)
             finally:
                 self._trainers.put(trainer)
 

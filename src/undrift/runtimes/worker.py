@@ -18,9 +18,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from undrift.core.client import Kept, Method, take_apart, work
+from undrift.core.algorithm import Method
+from undrift.core.client import take_apart, work
 from undrift.core.federation import Federation
 from undrift.core.records import State
+from undrift.core.states import Kept
 from undrift.core.vector import Buffers
 from undrift.runtimes.memory import Segment, keep_freed_memory, room, signature_of
 

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from undrift.core import rng
 from undrift.core.errors import InvalidInput
+from undrift.core.federation import Federation
 from undrift.core.reduce import Block, Reply
 from undrift.core.runtime import Mapped, Runtime, Task
+from undrift.core.states import States
 
 
 class Wrapper(Runtime):
@@ -27,8 +29,19 @@ class Wrapper(Runtime):
         if not 0 <= share <= 1:
             raise InvalidInput(f"{type(self).__name__}: the share of uploads must be in [0, 1], not {share:g}")
         self.runtime, self.share = runtime, share
-        self.federation = runtime.federation
         self.name = f"{type(self).__name__.lower()}({runtime.name})"
+
+    @property
+    def federation(self) -> Federation:  # type: ignore[override]
+        return self.runtime.federation
+
+    @property
+    def states(self) -> States:
+        return self.runtime.states
+
+    @states.setter
+    def states(self, states: States) -> None:
+        self.runtime.states = states
 
     def change(self, reply: Reply, task: Task) -> Reply | None:
         """What becomes of the upload of a client that was hit; None: it is lost."""

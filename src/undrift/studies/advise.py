@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from undrift import algorithms
-from undrift.analysis.comparison import Figure, Interval, paired_difference
+from undrift.analysis.intervals import Interval, Spread, paired_difference
 from undrift.core.errors import InvalidInput
+from undrift.core.figure import GLOBAL, HEADLINE, OWN_MEAN, PERSONAL
+from undrift.core.figure import Figure as Label
 from undrift.core.settings import at_least
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
@@ -77,7 +79,7 @@ class Standing:
     rung: int
     rounds: int
     share: float  # of the budget
-    score: Figure  # accuracy, one value per seed
+    score: Spread  # accuracy, one value per seed
     cost: dict[str, float]  # per round: bytes, macs, seconds
     error: str = ""
 
@@ -207,9 +209,8 @@ def _probe(
 def _figures(history: History, goal: Goal) -> list[float]:
     """The accuracies a method is judged by; empty where it has none of that kind."""
     if goal == "global":
-        return history.curve("global", "test", "accuracy")[1]
-    personal = history.curve("personal", "own test (mean)", "accuracy")[1]
-    return personal or history.curve("global", "own test (mean)", "accuracy")[1]
+        return history.curve(HEADLINE)[1]
+    return history.curve(Label(PERSONAL, OWN_MEAN))[1] or history.curve(Label(GLOBAL, OWN_MEAN))[1]
 
 
 def _standing(
@@ -225,7 +226,7 @@ def _standing(
     title = algorithms.algorithms()[method].title
     names = [f"{pilot.name}/{method}/seed{seed}" for seed in pilot.seeds]
     problem = problem or next((errors[n] for n in names if errors.get(n)), "")
-    nothing = Standing(method, title, rung, rounds, share, Figure.of([]), {}, problem)
+    nothing = Standing(method, title, rung, rounds, share, Spread.of([]), {}, problem)
     if problem:
         return nothing
     histories = [History.of(book, book.run(name)) for name in names]
@@ -234,9 +235,9 @@ def _standing(
         why = (
             "it has no global model" if pilot.goal == "global" else "it has no accuracy on the clients' own test parts"
         )
-        return Standing(method, title, rung, rounds, share, Figure.of([]), {}, why)
+        return Standing(method, title, rung, rounds, share, Spread.of([]), {}, why)
     tail = max(1, rounds // 5)  # the last fifth, since single rounds jump up and down
-    score = Figure.of([float(np.mean(curve[:rounds][-tail:])) for curve in curves])
+    score = Spread.of([float(np.mean(curve[:rounds][-tail:])) for curve in curves])
     if math.isnan(score.mean):
         return Standing(method, title, rung, rounds, share, score, {}, "its accuracy was not a number")
     played = sum(len(h.rounds) for h in histories)

@@ -21,9 +21,10 @@ import torch
 from undrift.core.errors import InvalidInput
 from undrift.data import Dataset, data_root
 from undrift.experiment.description import Experiment
-from undrift.experiment.execute import resume_experiment, start_experiment
 from undrift.experiment.prepare import completed
-from undrift.ledger.store import Ledger, Run
+from undrift.experiment.start import check_described, resume_experiment, start_experiment
+from undrift.ledger.rows import Run
+from undrift.ledger.store import Ledger
 
 
 @dataclass(frozen=True)
@@ -119,20 +120,10 @@ def _perform(job: Job, ledger: Path, root: str | Path | None) -> Done:
             if earlier is None:
                 start_experiment(experiment, book, root=root, dataset=dataset)
             else:
-                _check_same(earlier, experiment)
+                check_described(earlier, experiment)
                 resume_experiment(earlier, book, root=root, rounds=experiment.plan.rounds)
     except Exception as error:
         if isinstance(error, InvalidInput):
             return Done(job.name, str(error))
         return Done(job.name, f"{type(error).__name__}: {error}")
     return Done(job.name)
-
-
-def _check_same(run: Run, experiment: Experiment) -> None:
-    """A run of that name may only go on as the same experiment; more rounds are fine."""
-    now = json.loads(json.dumps(experiment.values()))
-    differ = sorted(k for k in {*now, *run.experiment} - {"rounds"} if now.get(k) != run.experiment.get(k))
-    if differ:
-        raise InvalidInput(
-            f"run {run.name!r} exists already with another {', '.join(differ)}: choose another --name or --ledger"
-        )

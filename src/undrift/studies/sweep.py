@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from undrift.analysis.comparison import Comparer, Figure
+from undrift.analysis.comparison import Comparer
 from undrift.analysis.groups import grouped
+from undrift.analysis.intervals import Spread
 from undrift.core import rng
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import Setting
@@ -229,7 +230,7 @@ class Score:
     """How a trial did."""
 
     trial: Trial
-    figure: Figure  # accuracy, or rounds to the target
+    figure: Spread  # accuracy, or rounds to the target
     value: float  # what trials are ranked by: larger is better; -inf where it failed
     failed: tuple[str, ...] = ()
 
@@ -342,14 +343,14 @@ def outcome(sweep: Sweep, trials: Sequence[Trial], ledger: Path, errors: Mapping
 def _score(sweep: Sweep, trial: Trial, histories: Sequence[History], failed: tuple[str, ...]) -> Score:
     groups, _ = grouped(histories)
     if failed or not groups:
-        return Score(trial, Figure.of([]), -math.inf, failed or ("no round was evaluated",))
+        return Score(trial, Spread.of([]), -math.inf, failed or ("no round was evaluated",))
     if sweep.measure == "rounds":
         cost = Comparer(histories).at(sweep.target).rows[0].costs.get("rounds")
         if cost is None or cost.value is None:
-            return Score(trial, Figure.of([]), -math.inf)
-        return Score(trial, Figure(cost.value, math.nan, (cost.value,)), -cost.value)
-    figure = Figure.of([getattr(run, sweep.measure) for run in groups[0].runs])
-    sign = -1 if groups[0].metric == "loss" else 1
+            return Score(trial, Spread.of([]), -math.inf)
+        return Score(trial, Spread(cost.value, math.nan, (cost.value,)), -cost.value)
+    figure = Spread.of([getattr(run, sweep.measure) for run in groups[0].runs])
+    sign = -1 if groups[0].figure.better == "lower" else 1
     return Score(trial, figure, sign * figure.mean if math.isfinite(figure.mean) else -math.inf)
 
 

@@ -10,6 +10,7 @@ bound is Wang et al.'s, otherwise FedADM's, whose equations are cited. Nothing h
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -18,6 +19,7 @@ from torch import Tensor, arange, expm1, float64, log1p, stack, tensor, where, z
 
 from undrift.core.cohort import Cohort
 from undrift.core.errors import InvalidInput
+from undrift.core.local import Local
 from undrift.core.records import Each, Scalar, State, Upload, Vector
 from undrift.core.settings import Settings, at_least, positive
 from undrift.core.vector import double
@@ -42,12 +44,22 @@ class Last(State):
     t: Scalar  # 0 before the first participation
     k: Scalar
 
-    def slopes(self, w: Tensor, f: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        """ρ_i and β_i: how fast loss and gradient change on the way to another model, on the same batch."""
+    def slopes(self, w: Tensor, f: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """ρ_i and β_i: how fast loss and gradient change on the way to another model, on the same batch.
+
+        And whether they are known: a last model that is missing, or the same, says nothing.
+        """
         far = (self.y - w).norm()
-        apart = (self.t > 0) & (far > 1e-10)
-        rho, beta = where(apart, (self.f - f).abs() / far, 0.0), where(apart, (self.g - g).norm() / far, 0.0)
-        return rho, beta.clamp(min=1e-5)
+        known = (self.t > 0) & (far > 1e-10)
+        rho, beta = where(known, (self.f - f).abs() / far, 0.0), where(known, (self.g - g).norm() / far, 0.0)
+        return rho, beta.clamp(min=1e-5), known
+
+
+def objective(local: Local, x: Tensor, f: Tensor) -> Tensor:
+    """The loss at ``x`` with all that its gradient contains: an inner weight decay is a part of both."""
+    training = local.training
+    inner = training.weight_decay and training.decay_mode == "inner"
+    return f + training.weight_decay / 2 * x.square().sum() if inner else f
 
 
 class Report(Upload):
@@ -56,7 +68,7 @@ class Report(Upload):
     g: Each[Vector]  # gradient at the received model
     rho: Each[Scalar]
     beta: Each[Scalar]
-    known: Each[Scalar]  # 1 where there is a last model to estimate ρ_i and β_i from
+    known: Each[Scalar]  # 1 where there is another model, the last one, to estimate ρ_i and β_i from
 
     def means(self, q: Tensor) -> tuple[float, float, float]:
         """δ (eq. 15), ρ and β of the cohort; clients that know no ρ_i and β_i yet are left out."""
@@ -144,7 +156,9 @@ class Budgeted(Settings):
             cohort.note(name, getattr(found, name))
         c, b = self.spent(cohort, done.tau)
         R, used, tau = tensor(self.budget, dtype=float64), done.used + c * done.tau + b, self.tau or done.tau
-        if self.tau is None and known and cohort.size == 1:
+        if not sound:  # one careful step
+            found, tau = None, 1
+        if self.tau is None and cohort.size == 1:
             title = type(self).__name__
             warnings.warn(f"{title}: a cohort of one has no gradient divergence; tau stays as it is", stacklevel=2)
         elif self.tau is None and found and known:
@@ -153,7 +167,7 @@ class Budgeted(Settings):
         phase = min(done.phase + 1, STOP) if done.phase else TRAINING
         if phase == TRAINING and bool((used + c * (tau + 1) + 2 * b >= R).any()):
             tau, phase = max(1, min(tau, int(((R - used - 2 * b - c) / c).min().floor()))), LAST
-        return Plan(tau if sound and phase != EVALUATION else 1, phase, used)
+        return Plan(tau if phase != EVALUATION else 1, phase, used)
 
     def spent(self, cohort: Cohort, tau: int) -> tuple[Tensor, Tensor]:
         """What a local step (c_m) and an aggregation (b_m) of this round used of each resource."""
@@ -165,8 +179,9 @@ class Budgeted(Settings):
             c.append(sum(max(v, 1e-10) for v in draw(step, step_sd, tau).tolist()) / tau)
             b.append(max(float(draw(aggregation, sd)), 1e-10))
         if self.resources == "measured":
-            longest = max((spent.seconds for spent in cohort.cost), default=0.0)
-            c[0], b[0] = max(longest / tau, 1e-10), max(cohort.elapsed - longest, 1e-10)
+            longest = max((spent.seconds for spent in cohort.cost), default=cohort.elapsed)  # lost: all was waiting
+            rest = time.perf_counter() - cohort.began - longest  # with the server's own work up to here
+            c[0], b[0] = max(longest / tau, 1e-10), max(rest, 1e-10)
         return tensor(c, dtype=float64), tensor(b, dtype=float64)
 
     def bounds(self, found: Estimates, limit: int, c: Tensor, b: Tensor, R: Tensor) -> Tensor:

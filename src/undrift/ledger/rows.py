@@ -1,0 +1,89 @@
+"""What the ledger holds, as values: a run, the row of a round, and all that a round adds. No SQL but the columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+from undrift.core.figure import Figure
+from undrift.core.records import State
+from undrift.core.states import Kept
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as the ledger knows it."""
+
+    id: int
+    name: str
+    status: str
+    created: float
+    experiment: dict[str, Any]
+    facts: dict[str, Any]
+    message: str
+    rounds: int  # rounds done
+
+    @property
+    def label(self) -> str:
+        """What to call the run in a table: the method with the settings that were given."""
+        return str(self.facts.get("label") or self.experiment.get("algorithm", {}).get("name", self.name))
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    """One round in numbers. The fields are the columns of the table ``rounds``, in this order."""
+
+    round: int
+    seconds: float = 0.0  # wall time of the round, without evaluation
+    client_seconds: float = 0.0  # time the clients worked, summed
+    bytes_up: int = 0
+    bytes_down: int = 0
+    gradients: int = 0  # samples that went forward and backward
+    forwards: int = 0  # samples that went forward only
+    head_gradients: int = 0  # samples that went forward, and backward through the head alone
+    macs: int = 0  # client multiply-accumulates
+    participants: int = 0  # whose uploads counted
+    rejected: int = 0
+    skipped: int = 0
+    drift: Mapping[str, Any] = field(default_factory=dict)  # distance, cosine, amp
+    notes: Mapping[str, Any] = field(default_factory=dict)  # the method's own series
+
+    COLUMNS: ClassVar[tuple[str, ...]]
+    SQL: ClassVar[str]
+
+    def values(self) -> tuple[Any, ...]:
+        """As SQLite stores it."""
+        return tuple(json.dumps(v) if isinstance(v, Mapping) else v for v in vars(self).values())
+
+    @classmethod
+    def of(cls, stored: tuple[Any, ...]) -> Self:
+        """From what SQLite stores."""
+        return cls(*stored[:-2], *map(json.loads, stored[-2:]))
+
+    def plain(self) -> dict[str, Any]:
+        """By name, for JSON and tables."""
+        return dict(vars(self))
+
+
+_TYPES = {"int": "INTEGER NOT NULL", "float": "REAL NOT NULL"}
+RoundRow.COLUMNS = tuple(f.name for f in fields(RoundRow))
+RoundRow.SQL = ", ".join(f"{f.name} {_TYPES.get(str(f.type), 'TEXT NOT NULL')}" for f in fields(RoundRow))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one round adds to the ledger."""
+
+    row: RoundRow
+    metrics: Sequence[tuple[Figure, float | None]] = ()  # None: not a number
+    clients: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # model -> client -> accuracy
+    rejections: Mapping[str, str] = field(default_factory=dict)
+    server: State | None = None
+    buffers: State | None = None
+    kept: Mapping[int, Kept] = field(default_factory=dict)
+
+    @property
+    def round(self) -> int:
+        return self.row.round
