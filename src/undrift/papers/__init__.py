@@ -50,6 +50,7 @@ class Table:
     contradicted: frozenset[tuple[str, str]] = frozenset()  # cells that another printed number contradicts
     incomparable: str = ""  # why printed and measured numbers are not of the same thing
     series: tuple[str, ...] = ()
+    asks: str = ""  # of a table that is printed nowhere: what is tried to explain another one
 
     @property
     def reference(self) -> str:
@@ -104,7 +105,7 @@ def _paper(name: str) -> Paper:
 
 
 def _table(paper: str, name: str, raw: Mapping[str, Any]) -> Table:
-    own = raw["tables"][name]
+    own = _explained(raw["tables"], name)
     common = _over(raw["experiment"], own.get("experiment", {}))
     methods = _methods(raw.get("methods", {}), own.get("methods", {}))
     columns = raw["tables"][own["columns_of"]]["columns"] if "columns_of" in own else own["columns"]
@@ -127,10 +128,25 @@ def _table(paper: str, name: str, raw: Mapping[str, Any]) -> Table:
         columns=made,
         printed=printed,
         ratios=ratios,
-        contradicted=frozenset((m, c) for m, cs in own.get("contradicted", {}).items() for c in cs),
+        contradicted=frozenset((m, c) for m, cs in own.get("contradicted", {}).items() for c in cs if c in names),
         incomparable=own.get("comparable", raw.get("comparable", "")),
         series=tuple(own.get("series", ())),
+        asks=own.get("asks", ""),
     )
+
+
+def _explained(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A table; where it asks about another one, that one with its changes: the same cells under another assumption."""
+    own = tables[name]
+    if "of" not in own:
+        return own
+    base = dict(tables[own["of"]])
+    chosen = own.get("columns", list(base["columns"]))
+    places = [list(base["columns"]).index(column) for column in chosen]
+    base["columns"] = {column: base["columns"][column] for column in chosen}
+    for part in ("printed", "ratios"):
+        base[part] = {method: [row[place] for place in places] for method, row in base.get(part, {}).items()}
+    return base | {key: value for key, value in own.items() if key not in ("of", "columns")}
 
 
 def _methods(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
