@@ -8,7 +8,7 @@ import sys
 import click
 import typer
 
-from undrift.cli import lists, runs, seeing, showing
+from undrift.cli import lists, reproduce, runs, seeing, showing
 from undrift.cli.common import complain, errors, show_warnings
 from undrift.core.errors import InvalidInput
 
@@ -26,6 +26,7 @@ runs.register(app)
 showing.register(app)
 lists.register(app)
 seeing.register(app)
+reproduce.register(app)
 
 
 def main() -> None:

@@ -182,7 +182,7 @@ SeedsOption = Annotated[str, typer.Option("--seeds", help="Seeds: 1..5 or 1,2,3.
 
 
 @contextmanager
-def _counting(quiet: bool) -> Iterator[Tell]:
+def counting(quiet: bool) -> Iterator[Tell]:
     """Counts the runs that are done, on a terminal; says which failed, everywhere."""
     columns = (TextColumn("runs"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors, disable=quiet or not interactive(), transient=True) as live:
@@ -260,7 +260,7 @@ def sweep(
         measure=by,  # type: ignore[arg-type]
         target=values.get("target"),
     )
-    with _counting(quiet) as tell:
+    with counting(quiet) as tell:
         found = searching.run_sweep(plan, ledger, workers=workers, root=root, tell=tell)
     console.print(searching.table(found))
     if len({len(scores) for scores in found.scores.values()}) > 1:
@@ -314,7 +314,7 @@ def advise(
         goal=goal,  # type: ignore[arg-type]
         name=name,
     )
-    with _counting(quiet) as tell:
+    with counting(quiet) as tell:
         found = piloting.advise(plan, ledger, workers=workers, root=root, tell=tell)
     console.print(piloting.table(found))
     for place, sentence in enumerate(found.sentences):

@@ -7,6 +7,8 @@ order. This module reads them; it runs nothing.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import tomllib
 from collections.abc import Mapping
@@ -16,6 +18,7 @@ from importlib.resources import files
 from typing import Any
 
 from undrift.core.errors import InvalidInput, unknown
+from undrift.core.figure import Figure
 
 MEASURES = ("rounds", "accuracy", "best", "last ten", "gflops", "curves", "series")
 _OWN_KEYS = ("label", "scene", "target", "at", "methods")  # of a column, beside the experiment's
@@ -27,10 +30,23 @@ class Column:
 
     name: str
     label: str
+    scene: str  # a model on data, with a name of the paper's file
     target: float | None  # what "rounds" counts to
     at: int | None  # the round that "accuracy" is read at; None: the last
     experiment: dict[str, Any]
     methods: dict[str, dict[str, Any]]  # changes of single methods in this column
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What ``--quick`` makes of a paper's tables; ``says`` is said beside every number."""
+
+    says: str
+    rounds: int
+    seeds: int
+    columns: int  # at most so many,
+    scenes: tuple[str, ...]  # of these scenes where a table has them
+    experiment: dict[str, Any] = field(default_factory=dict)  # what else is changed, for all methods alike
 
 
 @dataclass(frozen=True)
@@ -43,6 +59,7 @@ class Table:
     title: str
     measure: str
     trials: int  # runs behind a printed number, as the paper says
+    quick: Cut
     methods: dict[str, dict[str, Any]]  # as the table calls them -> what they change in the experiment
     columns: tuple[Column, ...]
     printed: dict[str, dict[str, float]] = field(default_factory=dict)  # method -> column -> number; inf: not reached
@@ -50,11 +67,18 @@ class Table:
     contradicted: frozenset[tuple[str, str]] = frozenset()  # cells that another printed number contradicts
     incomparable: str = ""  # why printed and measured numbers are not of the same thing
     series: tuple[str, ...] = ()
+    figure: Figure | None = None  # what is measured; None: what a run is judged by
+    transposed: bool = False  # printed with a column per method
     asks: str = ""  # of a table that is printed nowhere: what is tried to explain another one
 
     @property
     def reference(self) -> str:
         return f"{self.paper}/{self.name}"
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The names of the data sets that it needs."""
+        return tuple(dict.fromkeys(str(column.experiment["data"]["name"]) for column in self.columns))
 
     def column(self, name: str) -> Column:
         found = {column.name: column for column in self.columns}
@@ -62,11 +86,24 @@ class Table:
             raise unknown(f"column of {self.reference}", name, found)
         return found[name]
 
+    def where(self, method: str, column: Column) -> str:
+        """Where a number is printed."""
+        return f"{self.paper}, {self.source}, row {method}, column {column.label}"
+
     def experiment(self, method: str, column: Column, seed: int) -> dict[str, Any]:
         """The experiment behind a cell, as plain values."""
-        values = _over(column.experiment, self.methods[method])
-        values = _over(values, column.methods.get(method, {}))
+        values = over(column.experiment, self.methods[method])
+        values = over(values, column.methods.get(method, {}))
         return values | {"seed": seed}
+
+    def key(self, method: str, column: Column) -> str:
+        """The name of a cell's experiment: tables that share experiments share runs.
+
+        It goes by what the paper says, not by the package's defaults.
+        """
+        given = self.experiment(method, column, seed=0)
+        digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:8]
+        return f"{self.paper}-{method.replace(' ', '')}-{digest}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +143,7 @@ def _paper(name: str) -> Paper:
 
 def _table(paper: str, name: str, raw: Mapping[str, Any]) -> Table:
     own = _explained(raw["tables"], name)
-    common = _over(raw["experiment"], own.get("experiment", {}))
+    common = over(raw["experiment"], own.get("experiment", {}))
     methods = _methods(raw.get("methods", {}), own.get("methods", {}))
     columns = raw["tables"][own["columns_of"]]["columns"] if "columns_of" in own else own["columns"]
     made = tuple(_column(key, column, common, own, raw["scenes"]) for key, column in columns.items())
@@ -124,6 +161,7 @@ def _table(paper: str, name: str, raw: Mapping[str, Any]) -> Table:
         title=own["title"],
         measure=own["measure"],
         trials=raw["trials"],
+        quick=_cut(raw["quick"]),
         methods=methods,
         columns=made,
         printed=printed,
@@ -131,13 +169,21 @@ def _table(paper: str, name: str, raw: Mapping[str, Any]) -> Table:
         contradicted=frozenset((m, c) for m, cs in own.get("contradicted", {}).items() for c in cs if c in names),
         incomparable=own.get("comparable", raw.get("comparable", "")),
         series=tuple(own.get("series", ())),
+        figure=Figure(**own["figure"]) if "figure" in own else None,
+        transposed=own.get("transposed", False),
         asks=own.get("asks", ""),
+    )
+
+
+def _cut(raw: Mapping[str, Any]) -> Cut:
+    return Cut(
+        raw["says"], raw["rounds"], raw["seeds"], raw["columns"], tuple(raw["scenes"]), raw.get("experiment", {})
     )
 
 
 def _explained(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A table; where it asks about another one, that one with its changes: the same cells under another assumption."""
-    own = tables[name]
+    own: Mapping[str, Any] = tables[name]
     if "of" not in own:
         return own
     base = dict(tables[own["of"]])
@@ -155,7 +201,7 @@ def _methods(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, dic
         return {name: dict(changes) for name, changes in own.items()}
     if own and all("name" in changes.get("algorithm", {}) for changes in own.values()):
         return {name: dict(changes) for name, changes in own.items()}
-    return {name: _over(changes, own.get(name, {})) for name, changes in shared.items()}
+    return {name: over(changes, own.get(name, {})) for name, changes in shared.items()}
 
 
 def _column(
@@ -163,19 +209,20 @@ def _column(
 ) -> Column:
     scene = dict(scenes[raw["scene"]])
     methods = scene.pop("methods", {})
-    values = _over(_over(common, scene), own.get("experiment", {}))
-    values = _over(values, {key: value for key, value in raw.items() if key not in _OWN_KEYS})
-    return Column(name, raw["label"], raw.get("target"), raw.get("at"), values, _over(methods, raw.get("methods", {})))
+    values = over(over(common, scene), own.get("experiment", {}))
+    values = over(values, {key: value for key, value in raw.items() if key not in _OWN_KEYS})
+    methods = over(methods, raw.get("methods", {}))
+    return Column(name, raw["label"], raw["scene"], raw.get("target"), raw.get("at"), values, methods)
 
 
-def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The base with changes on top, section by section; another name in a section drops the old settings."""
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
             renamed = "name" in value and "name" in old and value["name"] != old["name"]
-            merged[key] = dict(value) if renamed else _over(old, value)
+            merged[key] = dict(value) if renamed else over(old, value)
         else:
             merged[key] = value
     return merged
