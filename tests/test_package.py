@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,33 @@ def test_a_forbidden_import_is_found(layer: str, line: str) -> None:
 )
 def test_an_allowed_import_is_let_through(layer: str, line: str) -> None:
     assert violations(line, layer, f"undrift.{layer}") == []
+
+
+def fresh(program: str) -> str:
+    """What a program prints in a Python of its own."""
+    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["undrift", "undrift.core.errors"])
+def test_what_an_engine_imports_pulls_neither_torch_nor_numpy(module: str) -> None:
+    program = f"import sys, {module}; print(sorted({{'torch', 'numpy', 'safetensors'}} & set(sys.modules)))"
+    assert fresh(program) == "[]"
+
+
+def test_every_public_name_is_there_when_asked_for() -> None:
+    import undrift
+
+    assert sorted(undrift._HOME) == sorted(undrift.__all__)
+    for name in undrift.__all__:
+        home = undrift._HOME[name]
+        found = getattr(import_module(f"undrift.{home}"), name) if home else import_module(f"undrift.{name}")
+        assert getattr(undrift, name) is found
+    assert set(undrift.__all__) <= set(dir(undrift))
+    with pytest.raises(AttributeError, match="has no attribute 'Dateset'"):
+        undrift.Dateset  # noqa: B018
+
+
+def test_star_import_gives_the_public_names() -> None:
+    assert fresh("from undrift import *; print(run.__name__, Dataset.__name__, algorithms.__name__)") == (
+        "run Dataset undrift.algorithms"
+    )

@@ -1,18 +1,79 @@
-"""undrift: federated learning that holds course when the clients' data differ."""
+"""undrift: federated learning that holds course when the clients' data differ.
 
-from undrift import algorithms, data, models
-from undrift.core.algorithm import Algorithm, Averaging, Cost
-from undrift.core.cohort import Cohort
-from undrift.core.errors import InvalidInput
-from undrift.core.local import Batch, Local
-from undrift.core.records import Each, Had, Mean, Message, Scalar, State, Sum, Upload, Vector
-from undrift.core.training import Training
-from undrift.data import Dataset
-from undrift.experiment.description import Experiment
-from undrift.experiment.execute import Result
-from undrift.experiment.start import run
-from undrift.ledger.history import History
-from undrift.ledger.store import Ledger
+Names are imported when they are first used: an engine's process at a site imports ``undrift.deploy`` without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from undrift import algorithms, data, models
+    from undrift.core.algorithm import Algorithm, Averaging, Cost
+    from undrift.core.cohort import Cohort
+    from undrift.core.errors import InvalidInput
+    from undrift.core.local import Batch, Local
+    from undrift.core.records import Each, Had, Mean, Message, Scalar, State, Sum, Upload, Vector
+    from undrift.core.training import Training
+    from undrift.data import Dataset
+    from undrift.experiment.description import Experiment
+    from undrift.experiment.execute import Result
+    from undrift.experiment.start import run
+    from undrift.ledger.history import History
+    from undrift.ledger.store import Ledger
+    from undrift.studies.advise import advise
+    from undrift.studies.compare import compare
+    from undrift.studies.sweep import sweep
+    from undrift.version import __version__
+
+# The module that a name comes from; the same names as above, for those who are not type checkers.
+_HOME = {
+    "algorithms": "",
+    "data": "",
+    "models": "",
+    "Algorithm": "core.algorithm",
+    "Averaging": "core.algorithm",
+    "Batch": "core.local",
+    "Cohort": "core.cohort",
+    "Cost": "core.algorithm",
+    "Dataset": "data",
+    "Each": "core.records",
+    "Experiment": "experiment.description",
+    "Had": "core.records",
+    "History": "ledger.history",
+    "InvalidInput": "core.errors",
+    "Ledger": "ledger.store",
+    "Local": "core.local",
+    "Mean": "core.records",
+    "Message": "core.records",
+    "Result": "experiment.execute",
+    "Scalar": "core.records",
+    "State": "core.records",
+    "Sum": "core.records",
+    "Training": "core.training",
+    "Upload": "core.records",
+    "Vector": "core.records",
+    "__version__": "version",
+    "advise": "studies.advise",
+    "compare": "studies.compare",
+    "run": "experiment.start",
+    "sweep": "studies.sweep",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOME[name]
+    found = getattr(import_module(f"{__name__}.{home}"), name) if home else import_module(f"{__name__}.{name}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
+
 
 __all__ = [
     "Algorithm",
@@ -37,8 +98,12 @@ __all__ = [
     "Training",
     "Upload",
     "Vector",
+    "__version__",
+    "advise",
     "algorithms",
+    "compare",
     "data",
     "models",
     "run",
+    "sweep",
 ]

@@ -137,10 +137,8 @@ def test_fedntd_does_not_see_the_true_logit(y: int) -> None:
 
 def test_fedntd_with_two_classes_is_fedavg_bit_for_bit() -> None:
     here = small(**MOMENTUM)
-    here = type(here)(
-        torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2)).double(),
-        here.loss, here.x, here.y % 2, here.indices, here.offsets, here.training,
-    )  # fmt: skip
+    module = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2)).double()
+    here = replace(here, module=module, y=here.y % 2)
     assert trajectory(here, "fedntd", 3, participate=3) == trajectory(here, "fedavg", 3, participate=3)
 
 

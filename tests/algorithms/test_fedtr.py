@@ -153,7 +153,7 @@ def test_a_private_classifier_never_leaves_the_client(drift: str) -> None:
     assert method.models(played[-1].snapshot.server) == {}
     client = int(played[-1].cohort.ids[0])
     state = played[-1].kept[client].state
-    w = method.personal(played[-1].snapshot.server, state, client, here.layout)
+    w = method.personal(method.broadcast(played[-1].snapshot.server, played[-1].cohort), state, here.layout)
     assert torch.equal(here.layout.split(w, "head"), state.head)
     assert torch.equal(here.layout.split(w, "body"), played[-1].snapshot.server.x)
 

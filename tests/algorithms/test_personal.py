@@ -72,7 +72,7 @@ def test_the_server_of_fedrep_never_sees_a_head() -> None:
 def test_fedrep_evaluates_the_global_body_with_the_clients_head() -> None:
     here = small(5)
     server, kept = states(here, "fedrep", 3, participate=3)
-    w = create("fedrep").personal(server, kept[1], 1, here.layout)
+    w = create("fedrep").personal(create("fedrep").broadcast(server, None), kept[1], here.layout)  # type: ignore[arg-type]
     assert torch.equal(here.layout.split(w, "body"), server.body)
     assert torch.equal(here.layout.split(w, "head"), kept[1].head)
 
@@ -97,9 +97,7 @@ def test_the_first_round_of_fedproto_has_no_prototypes() -> None:
 @pytest.mark.parametrize("average", ["clients", "samples"])
 def test_identical_clients_have_the_global_prototypes(average: str) -> None:
     here = small(5, sizes=(8,), batch_size=0)
-    three = Federation(
-        here.module, here.loss, here.x, here.y, np.tile(here.indices, 3), np.array([0, 8, 16, 24]), here.training
-    )
+    three = replace(here, indices=np.tile(here.indices, 3), offsets=np.array([0, 8, 16, 24]))
     server, kept = states(three, "fedproto", 1, average=average)
     torch.testing.assert_close(server.proto, prototypes(three, 0, kept[0].x), rtol=1e-12, atol=0)
 
@@ -142,8 +140,8 @@ def test_fedproto_may_decide_by_the_nearest_prototype() -> None:
     here.y[:53] = torch.from_numpy(np.tile([0, 1, 1], 18)[:53])  # nobody has the third class
     server, kept = states(here, "fedproto", 2, inference="prototypes")
     x, chosen = here.x[53:], set()
-    for client, state in kept.items():
-        parts = here.layout.views(method.personal(server, state, client, here.layout))
+    for state in kept.values():
+        parts = here.layout.views(method.personal(method.broadcast(server, None), state, here.layout))
         z = torch.tanh(x @ parts["0.weight"].T + parts["0.bias"])
         own = here.layout.views(state.x)
         assert torch.equal(parts["0.weight"], own["0.weight"])
@@ -158,7 +156,8 @@ def test_before_the_first_round_of_fedproto_the_classifier_decides() -> None:
     here, method = small(5), create("fedproto", inference="prototypes")
     start, _ = here.start()
     server = method.server_init(start, here.population)
-    assert torch.equal(method.personal(server, method.client_init(start, here.layout), 0, here.layout), start)
+    down = method.broadcast(server, None)  # type: ignore[arg-type]
+    assert torch.equal(method.personal(down, method.client_init(start, here.layout), here.layout), start)
 
 
 def test_a_classifier_without_a_bias_cannot_be_replaced_by_prototypes() -> None:
@@ -174,9 +173,7 @@ def test_the_traffic_of_fedproto_does_not_depend_on_the_model() -> None:
         here = small(5)
         module = nn.Sequential(nn.Linear(inputs, 5), nn.Tanh(), nn.Linear(5, 3)).double()
         x = here.x.repeat(1, inputs // 4)
-        (result,) = play(
-            Federation(module, here.loss, x, here.y, here.indices, here.offsets, here.training), "fedproto", 1
-        )
+        (result,) = play(replace(here, module=module, x=x), "fedproto", 1)
         found.add((result.spent.bytes_up, result.spent.bytes_down))
     assert len(found) == 1
 

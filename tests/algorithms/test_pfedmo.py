@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn, tensor
 
-from undrift.algorithms.pfedmo import PFedMo, Server
+from undrift.algorithms.pfedmo import Down, PFedMo, Server
 from undrift.core.cohort import Cohort
 from undrift.core.errors import InvalidInput
 from undrift.core.local import Local
@@ -64,7 +64,7 @@ def test_equations_11_and_12_in_the_papers_own_form(variant: str) -> None:
         np.testing.assert_allclose(x + LR * GAMMA * u, y_i, rtol=0, atol=1e-13)
         if variant == "interp":  # without the last term it does not matter whether points or velocities are mixed
             np.testing.assert_allclose(u, (1 - share) * server.u + share * server.u_r, rtol=0, atol=1e-13)
-        assert torch.equal(method.personal(server, None, client, None), x)  # type: ignore[arg-type]
+        assert torch.equal(method.personal(Down(x, u), None, None), x)  # type: ignore[arg-type]
 
 
 def test_as_printed_the_representation_model_cancels() -> None:

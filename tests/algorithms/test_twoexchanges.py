@@ -54,7 +54,7 @@ def test_feddane_with_identical_clients_is_fedprox() -> None:
 
 def test_feddane_takes_one_gradient_of_all_data_and_no_more() -> None:
     (result,), seen = recorded(small(epochs=1), "feddane", 1)
-    assert [task.survey for task, _ in seen] == [True, False]
+    assert [task.kind for task, _ in seen] == ["survey", "update"]
     assert result.spent.gradients == 2 * sum(small().population.samples)
 
 
@@ -92,7 +92,7 @@ def test_with_equal_hessians_every_client_of_mime_walks_as_one_that_has_all_data
     w, m = np.array([2.0, 1.0]), np.zeros(2)
     _, seen = recorded(here, "mime", 4, beta=0.6)
     for task, replies in seen:
-        if task.survey:
+        if task.kind == "survey":
             continue
         full, x = a * (w - p @ c), w
         for _ in range(3):
@@ -105,7 +105,7 @@ def test_with_equal_hessians_every_client_of_mime_walks_as_one_that_has_all_data
 @pytest.mark.parametrize("name", ["mime", "mimelite"])
 def test_all_clients_of_a_round_get_the_momentum_of_the_round_before(name: str) -> None:
     played, seen = recorded(small(), name, 4, participate=3, beta=0.6)
-    training = [task for task, _ in seen if not task.survey]
+    training = [task for task, _ in seen if task.kind != "survey"]
     for before, task in zip(played, training[1:], strict=False):
         assert before.snapshot.server.m.any()
         assert all(torch.equal(task.down.row(place).m, before.snapshot.server.m) for place in range(3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,7 @@ class TwoParts(nn.Module):
 
 def test_fedpvr_corrects_the_head_and_nothing_else() -> None:
     here = toy()
-    here = Federation(TwoParts(), here.loss, here.x, here.y, here.indices, here.offsets, here.training)
+    here = replace(here, module=TwoParts())
     ((body, head),) = trajectory(here, "fedpvr", 300)[-1:]
     assert (body, head) == pytest.approx((51 / 70, 3 / 4), abs=1e-11)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import subprocess
 import sys
@@ -10,11 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from undrift.core.client import Request, decode_reply
 from undrift.core.federation import Federation
+from undrift.core.packing import unpack
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Runtime, Task
+from undrift.core.wire import Request, put_together
 from undrift.runtimes.batched import Batched
 from undrift.runtimes.processes import Processes
 from undrift.runtimes.threads import Threads
@@ -33,10 +36,10 @@ class Helper:
             cwd=here.parents[1],
         )
 
-    def ask(self, kind: str, request: bytes) -> bytes:
+    def ask(self, about: dict[str, Any], request: bytes) -> bytes:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps([kind, len(request)]).encode() + b"\n" + request)
+        self.process.stdin.write(json.dumps([about, len(request)]).encode() + b"\n" + request)
         self.process.stdin.flush()
         size = int(self.process.stdout.readline() or -1)
         assert size >= 0, "the other process has died; its error is above"
@@ -49,33 +52,38 @@ class Helper:
 
 
 HELPER = Helper()
+RUNS = itertools.count()
 
 
 class Elsewhere(Runtime):
-    """Every client works in the other process, from bytes alone."""
+    """Every client works in the other process, from bytes alone, with the states that it keeps there.
+
+    The states come back only to be compared: what is asked for says which round was accepted, and no more.
+    """
 
     name = "elsewhere"
 
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
-        self.kind = type(federation.module).__name__
+        self.about = {
+            "model": type(federation.module).__name__,
+            "seed": federation.seed,
+            "training": federation.training.values(),
+            "run": next(RUNS),
+        }
 
     def replies(self, task: Task) -> Iterator[Reply]:
         for place, client in enumerate(task.cohort.ids.tolist()):
-            kept = self.kept(task.method, client)
             request = Request(
-                method=task.method.name(),
-                settings=task.method.values(),
-                client=client,
-                round=task.cohort.round,
-                seed=self.federation.seed,
-                training=self.federation.training.values(),
-                down=task.down.row(place).encode(),
-                kept=kept.encode(),
-                survey=task.survey,
-                first=task.first.encode() if task.first is not None else b"",
+                task.kind,
+                client,
+                task.cohort.round,
+                task.down.row(place),
+                accepted=self.states.accepted(client),
+                buffers=task.buffers if task.buffers and task.method.shares_buffers else None,
             )
-            yield decode_reply(task.method, HELPER.ask(self.kind, request.encode()), task.survey)
+            about = self.about | {"method": task.method.name(), "settings": task.method.values()}
+            yield put_together(task.method, *unpack(HELPER.ask(about, request.encode())), kind=task.kind)
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,9 @@ def models(federation: Federation, method: Any, played: list[Played], key: str) 
         kept |= result.kept
     start, _ = federation.start()
     fresh = method.client_init(start, federation.layout)
+    down = method.broadcast(server, replace(played[-1].cohort, ids=np.arange(federation.population.size)))
     return [
-        method.personal(server, kept[i].state if i in kept else fresh, i, federation.layout)
+        method.personal(down.row(i), kept[i].state if i in kept else fresh, federation.layout)
         for i in range(federation.population.size)
     ]
 

@@ -7,15 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from undrift.algorithms import algorithms, create
-from undrift.core.client import Request, answer, decode_reply
+from undrift.algorithms import create
+from undrift.core.eager import Trainer
 from undrift.core.errors import InvalidInput
-from undrift.core.federation import Federation
+from undrift.core.federation import Federation, Holding
 from undrift.core.loop import Loop
+from undrift.core.packing import pack
 from undrift.core.runtime import Task
-from undrift.core.states import Kept
+from undrift.core.states import Kept, Memory
 from undrift.core.training import Training
+from undrift.core.wire import Request, StateLost, answer, decode_reply, encode_reply
 from undrift.runtimes.serial import Serial
+from worked import small
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "local"])  # `local` keeps its statistics, the others share them
@@ -24,7 +27,16 @@ def test_bytes_carry_batch_norm_statistics(name: str) -> None:
     module = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
     training = Training(lr=0.1, batch_size=3, epochs=1)
     x, y = torch.randn(11, 5), torch.randint(0, 3, (11,))
-    fed = Federation(module, nn.functional.cross_entropy, x, y, np.arange(11), np.array([0, 6, 11]), training, seed=2)
+    fed = Federation(
+        module=module,
+        loss=nn.functional.cross_entropy,
+        x=x,
+        y=y,
+        indices=np.arange(11),
+        offsets=np.array([0, 6, 11]),
+        training=training,
+        seed=2,
+    )
     method = create(name)
     loop = Loop(fed, method, Serial(fed), 2)
     start = loop.start()
@@ -32,27 +44,24 @@ def test_bytes_carry_batch_norm_statistics(name: str) -> None:
     down = method.broadcast(start.server, cohort)
     expected = list(Serial(fed).replies(Task(method, down, cohort, start.buffers)))[1]
 
-    alone = Federation(module, fed.loss, x[6:], y[6:], np.arange(5), np.array([0, 5]), training, seed=2)
-    request = Request(
-        method=name,
-        settings=method.values(),
-        client=1,
-        round=1,
-        seed=2,
-        training=training.values(),
-        down=down.row(1).encode(),
-        kept=loop.runtime.kept(method, 1).encode(),
-        buffers=start.buffers.encode() if method.shares_buffers else b"",
-    )
-    again = Request.decode(request.encode())
-    assert again == request
-    reply = decode_reply(method, answer(request.encode(), algorithms(), alone.trainer(), alone.rows(0)))
+    site = Trainer(fed, Holding.of(1, x[6:], y[6:]))
+    request = Request("update", 1, 1, down.row(1), buffers=start.buffers if method.shares_buffers else None)
+    again = Request.decode(method, request.encode())
+    assert (again.kind, again.client, again.round, again.accepted) == ("update", 1, 1, 0)
+    assert again.encode() == request.encode()
+    states = Memory()
+    reply = decode_reply(method, encode_reply(method, answer(again, method, site, states, fed.fresh(method))))
     assert reply.up.encode() == expected.up.encode()
-    assert reply.buffers is not None
+    assert reply.state is None, "what a client keeps does not travel"
     assert expected.buffers is not None
-    assert reply.buffers.encode() == expected.buffers.encode()
-    assert reply.state is not None
-    assert Kept(reply.state).encode() == Kept(expected.state).encode()  # type: ignore[arg-type]
+    if method.shares_buffers:
+        assert reply.buffers is not None
+        assert reply.buffers.encode() == expected.buffers.encode()
+    assert states.load(1) is None, "held, and not kept before the server says so"
+    states.commit([1], 1)
+    kept, own = states.load(1), None if method.shares_buffers else expected.buffers
+    assert kept is not None
+    assert kept.encode() == Kept(expected.state, own, 1).encode()  # type: ignore[arg-type]
     assert (reply.samples, reply.steps, reply.spent.gradients) == (5, 2, 5)
 
 
@@ -60,7 +69,35 @@ def test_a_batch_of_one_sample_under_batch_norm_is_explained() -> None:
     module = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
     x, y = torch.randn(9, 5), torch.randint(0, 3, (9,))
     training = Training(batch_size=4, epochs=1)
-    fed = Federation(module, nn.functional.cross_entropy, x, y, np.arange(9), np.array([0, 4, 9]), training)
+    fed = Federation(
+        module=module,
+        loss=nn.functional.cross_entropy,
+        x=x,
+        y=y,
+        indices=np.arange(9),
+        offsets=np.array([0, 4, 9]),
+        training=training,
+    )
     loop = Loop(fed, create("fedavg"), Serial(fed), 2)
     with pytest.raises(InvalidInput, match=r"client 1: .* a batch of one sample"):
         loop.play(loop.start())
+
+
+def test_a_site_whose_state_is_gone_says_so_and_does_not_start_afresh() -> None:
+    here = small()
+    method, site, states = create("scaffold"), Trainer(here, here), Memory()
+    loop = Loop(here, method, Serial(here), 5)
+    request = Request("update", 2, 3, method.broadcast(loop.start().server, loop._cohort(3)), accepted=2)
+    with pytest.raises(StateLost, match=r"state of round 2 is not here$"):
+        answer(request, method, site, states, here.fresh(method))
+    states.keep({2: Kept(here.fresh(method).state, None, 1)})
+    with pytest.raises(StateLost, match="state of round 2 is not here, but that of round 1"):
+        answer(request, method, site, states, here.fresh(method))
+
+
+def test_bytes_that_are_no_request_are_refused_with_a_sentence() -> None:
+    method = create("fedavg")
+    sound = Request("update", 0, 1, method.records()["down"](torch.zeros(3)))  # type: ignore[arg-type]
+    for data in (b"", b"x" * 40, sound.encode()[:-1], pack({}, {"kind": "update"}), pack({}, {"kind": "obey"})):
+        with pytest.raises(ValueError, match="not a valid message"):
+            Request.decode(method, data)

@@ -82,7 +82,7 @@ def test_feature_skew_changes_the_training_inputs_and_not_the_test_set() -> None
         for skew in ({}, {"rotation": 30, "noise": 0.2})
     )
     assert not torch.equal(plain.federation.x, skewed.federation.x)
-    assert torch.equal(plain.evaluator.x, skewed.evaluator.x)
+    assert torch.equal(plain.federation.test.x, skewed.federation.test.x)
     assert plain.partition.fingerprint == skewed.partition.fingerprint
     assert plain.facts()["data_fingerprint"] != skewed.facts()["data_fingerprint"]
 

@@ -19,6 +19,7 @@ from undrift.papers.records import HEAD, Trial, _parsed, recorded, text
 from undrift.report import reproduced as said
 from undrift.report.reproduced_page import page
 from undrift.studies.expected import SIZES, seconds
+from undrift.studies.jobs import Observer, Place
 from undrift.studies.reproduce import cell, from_records, put_together, quickly, reproduce
 
 TABLES = {t.reference: t for paper in papers().values() for t in paper.tables.values()}
@@ -190,12 +191,12 @@ def small() -> Table:
 
 def test_a_table_is_run_once_and_goes_on_where_it_stopped(small: Table, tmp_path: Path) -> None:
     book, told = tmp_path / "ledger.sqlite", []
-    first = reproduce(small, book, seeds=[1], columns=["mlp-mnist"], workers=1, tell=told.append)
+    first = reproduce(small, Place(book), seeds=[1], columns=["mlp-mnist"], workers=1, observer=Observer(told.append))
     assert len(told) == 2
     assert {c.verdict for c in first.cells.values()} <= {"one seed", "differs"}
     with Ledger(book) as ledger:
         before = {run.name: run.created for run in ledger.runs()}
-    whole = reproduce(small, book, seeds=[1, 2], workers=1)
+    whole = reproduce(small, Place(book), seeds=[1, 2], workers=1)
     with Ledger(book) as ledger:
         after = {run.name: run.created for run in ledger.runs()}
     assert len(after) == 8
@@ -208,7 +209,9 @@ def test_a_table_is_run_once_and_goes_on_where_it_stopped(small: Table, tmp_path
 
 def test_a_run_that_fails_is_said_and_the_others_are_shown(small: Table, tmp_path: Path) -> None:
     bad = replace(small.columns[1], experiment=small.columns[1].experiment | {"model": {"name": "lenet-har"}})
-    found = reproduce(replace(small, columns=(small.columns[0], bad)), tmp_path / "l.sqlite", seeds=[1], workers=1)
+    found = reproduce(
+        replace(small, columns=(small.columns[0], bad)), Place(tmp_path / "l.sqlite"), seeds=[1], workers=1
+    )
     assert len(found.failed) == 2
     assert "lenet-har" in found.failed[0].error
     assert found.cell("FedAvg", bad).verdict == "not run"
@@ -321,7 +324,7 @@ def test_a_paper_is_no_table() -> None:
 def test_the_quick_cut_of_every_paper(name: str, tmp_path: Path) -> None:
     if not os.environ.get("UNDRIFT_DATA"):
         pytest.skip("UNDRIFT_DATA is not set")
-    found = reproduce(table(name), tmp_path / "ledger.sqlite", seeds=[1, 2], quick=True)
+    found = reproduce(table(name), Place(tmp_path / "ledger.sqlite"), seeds=[1, 2], quick=True)
     assert not found.failed
     assert all(cell.values for cell in found.cells.values())
     assert {cell.verdict for cell in found.cells.values()} <= {"", "not comparable", "table contradicts itself"}

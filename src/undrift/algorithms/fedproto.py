@@ -72,8 +72,8 @@ class FedProto(Algorithm[Server, Client, Down, Classes]):
     def models(self, server: Server) -> dict[str, Tensor]:
         return {}
 
-    def personal(self, server: Server, me: Client, client: int, layout: Layout) -> Tensor:
-        return me.x if self.inference == "classifier" else nearest(server.proto, me.x, layout)
+    def personal(self, down: Down, me: Client, layout: Layout) -> Tensor:
+        return me.x if self.inference == "classifier" else nearest(down.proto, me.x, layout)
 
     def check(self, training: Training, layout: Layout, steps: int) -> None:
         shapes = [tuple(shape) for shape, is_head in zip(layout.shapes, layout.head, strict=True) if is_head]

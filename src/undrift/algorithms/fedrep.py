@@ -75,8 +75,8 @@ class FedRep(Algorithm[Server, Client, Down, Up]):
     def models(self, server: Server) -> dict[str, Tensor]:
         return {}
 
-    def personal(self, server: Server, me: Client, client: int, layout: Layout) -> Tensor:
-        return layout.join(body=server.body, head=me.head)
+    def personal(self, down: Down, me: Client, layout: Layout) -> Tensor:
+        return layout.join(body=down.body, head=me.head)
 
     def needs_features(self) -> bool:
         return self.head_epochs > 0

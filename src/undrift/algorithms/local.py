@@ -49,5 +49,5 @@ class Local(Algorithm[Nothing, Own, Down, Up]):
     def models(self, server: Nothing) -> dict[str, Tensor]:
         return {}
 
-    def personal(self, server: Nothing, me: Own, client: int, layout: Layout) -> Tensor:
+    def personal(self, down: Down, me: Own, layout: Layout) -> Tensor:
         return me.x

@@ -101,8 +101,8 @@ class PFedMo(Algorithm[Server, Nothing, Down, Up]):
     def models(self, server: Server) -> dict[str, Tensor]:
         return {"global": self.mix(server, server.pull)[0], "representation": server.x_r}
 
-    def personal(self, server: Server, me: Nothing, client: int, layout: Layout) -> Tensor:
-        return self.mix(server, server.s[client])[0]
+    def personal(self, down: Down, me: Nothing, layout: Layout) -> Tensor:
+        return down.x
 
     def check(self, training: Training, layout: Layout, steps: int) -> None:
         if self.variant == "literal" and self.pi * self.gamma > 0:

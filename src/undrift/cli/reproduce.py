@@ -11,16 +11,29 @@ from rich.markup import escape
 from rich.table import Table as Drawn
 from rich.text import Text
 
-from undrift.cli.common import DEFAULT_LEDGER, LedgerOption, QuietOption, RootOption, console, errors, say
-from undrift.cli.flags import parse_seeds
-from undrift.cli.seeing import ForceOption, WorkersOption, allowed, counting
+from undrift.cli.common import (
+    DEFAULT_LEDGER,
+    LedgerOption,
+    QuietOption,
+    RootOption,
+    command_line,
+    console,
+    errors,
+    say,
+)
+from undrift.cli.display import watching
+from undrift.cli.ending import UNWELL
+from undrift.cli.seeing import ForceOption, allowed
+from undrift.cli.studies import WorkersOption, interruptible
 from undrift.core.errors import InvalidInput
 from undrift.papers import Paper, Table, papers, table
 from undrift.papers.records import recorded
 from undrift.report import reproduced as said
 from undrift.report import words
+from undrift.studies.jobs import Place
 from undrift.studies.reproduce import Reproduced, from_records
 from undrift.studies.reproduce import reproduce as run_table
+from undrift.studies.scene import seeds_of
 
 LIMIT = 48 * 3600.0  # seconds; what takes longer is said to
 
@@ -70,19 +83,18 @@ def reproduce(
     if shipped:
         found = _shipped(asked, some)
     else:
-        trials = parse_seeds(seeds) if seeds else list(range(1, max(asked.trials, 2) + 1))
+        chosen = seeds_of(seeds or f"1..{max(asked.trials, 2)}")
         only = methods.split(",") if methods else []
-        with counting(quiet) as tell:
+        with interruptible(command_line()), watching(quiet, None) as observer:
             found = run_table(
                 asked,
-                ledger,
-                seeds=trials,
+                Place(ledger, root),
+                seeds=chosen,
                 columns=some,
                 methods=only,
                 quick=quick,
                 workers=workers,
-                root=root,
-                tell=tell,
+                observer=observer,
             )
     _show(found, markdown)
     if output is not None:
@@ -91,7 +103,7 @@ def reproduce(
         write_page(found, output, force=force)
         say(f"wrote [bold]{escape(str(output))}[/]")
     if found.failed:
-        raise typer.Exit(3)
+        raise typer.Exit(UNWELL)
 
 
 def _paper(name: str | None) -> list[Paper]:

@@ -112,8 +112,8 @@ class Algorithm(Settings, Generic[S, C, D, U]):
         """The models to evaluate on the common test set, ``global`` first; empty if there is none."""
         return {"global": server.x}  # type: ignore[attr-defined]
 
-    def personal(self, server: S, me: C, client: int, layout: Layout) -> Tensor | None:
-        """The personal model of a client, where the method has one."""
+    def personal(self, down: D, me: C, layout: Layout) -> Tensor | None:
+        """The personal model of a client, where the method has one: made of what it receives and what it keeps."""
         return None
 
     # -- fitness ------------------------------------------------------------------------------------------------------

@@ -1,29 +1,52 @@
-"""A client's work in one exchange, in process or from bytes alone.
+"""What a client can be asked: to ``survey``, to ``update``, to ``evaluate``. One function does each.
 
-``work`` is the one place where ``client_update`` is called. ``Request`` and ``answer`` carry the same call through
-bytes (safetensors and a JSON header, no pickle): what another process, machine or framework needs, and nothing more.
+``work`` is the one place where a client's half of a method is called, in process or from bytes (``wire``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from undrift.core.algorithm import Method
-from undrift.core.cost import Spent
 from undrift.core.eager import EagerLocal, Trainer
 from undrift.core.errors import InvalidInput
-from undrift.core.records import Message, pack, unpack
+from undrift.core.records import Each, Message, Record, Scalar, Upload, Vector
 from undrift.core.reduce import Reply
 from undrift.core.states import Kept
 from undrift.core.vector import Buffers
+
+Work = Literal["survey", "update", "evaluate"]
+
+
+class Candidate(Message):
+    """A model that clients are to judge, as it is."""
+
+    x: Vector
+
+
+class Judged(Upload):
+    """What a client says of a model on its own test data: nothing per sample."""
+
+    right: Each[Scalar]  # how many it gets right; 0 where there are no classes
+    loss: Each[Scalar]  # the sum of the losses
+    count: Each[Scalar]
+
+
+def down_kind(method: Method, kind: Work, given: bool = False) -> type[Record]:
+    """What goes down for a kind of work; ``given``: the model to judge is sent, and not made from a message."""
+    if kind == "evaluate" and given:
+        return Candidate
+    return method.records()["ask" if kind == "survey" else "down"]
+
+
+def up_kind(method: Method, kind: Work) -> Any:
+    """What comes up for a kind of work."""
+    return Judged if kind == "evaluate" else method.records()["survey" if kind == "survey" else "up"]
 
 
 @contextlib.contextmanager
@@ -39,22 +62,40 @@ def one_thread() -> Iterator[None]:
         torch.set_rng_state(state)
 
 
-def work(method: Method, down: Message, kept: Kept, local: EagerLocal, survey: bool = False) -> Reply:
+def local_for(
+    method: Method, trainer: Trainer, client: int, round: int, kept: Kept, buffers: Buffers | None
+) -> EagerLocal:
+    """A client as its method sees it, with the statistics that are shared, or with its own."""
+    mine = buffers if method.shares_buffers else kept.buffers
+    return trainer.local(client, round, trainer.holding.rows(client), mine)
+
+
+def work(kind: Work, method: Method, down: Message, kept: Kept, local: EagerLocal) -> Reply:
     """Run a client's half of an exchange."""
     began = time.perf_counter()
+    state, buffers = None, None
     with torch.no_grad(), _explained(local.client):
-        if survey:
-            up, state = method.survey(down, kept.state, local), None
+        if kind == "update":
+            up, after = method.client_update(down, kept.state, local)
+            state, buffers = after.tensors(), local.buffers()
+        elif kind == "survey":
+            up = method.survey(down, kept.state, local)
         else:
-            up, state = method.client_update(down, kept.state, local)
-            state = state.tensors()
+            up = _judged(method, down, kept, local)
     up = up.tensors()
     local.spent.seconds = time.perf_counter() - began
     local.spent.bytes_up = up.nbytes()
-    buffers = local.buffers()
-    if buffers is not None and not survey and method.shares_buffers:
+    if buffers is not None and method.shares_buffers:
         local.spent.bytes_up += buffers.nbytes()
     return Reply(local.client, local.round, up, state, local.n, local.steps, local.spent, buffers, local.notes)
+
+
+def _judged(method: Method, down: Message, kept: Kept, local: EagerLocal) -> Judged:
+    """The model that was sent, or the client's own, on the client's own test data."""
+    w = down.x if isinstance(down, Candidate) else method.personal(down, kept.state, local.layout)
+    if w is None:
+        raise InvalidInput(f"{method.title} has no personal models")
+    return Judged(*local.judge(w))
 
 
 @contextlib.contextmanager
@@ -67,104 +108,5 @@ def _explained(client: int) -> Iterator[None]:
             raise
         raise InvalidInput(
             f"client {client}: its samples end in a batch of one sample, on which batch norm cannot train: "
-            "choose another batch_size, or a model with GroupNorm"
+            "set drop_last, choose another batch_size, or a model with GroupNorm"
         ) from error
-
-
-# --- the same through bytes -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Request:
-    """One client's task as bytes: which method with which settings, the message, and what the client keeps."""
-
-    method: str
-    settings: dict[str, Any]
-    client: int
-    round: int
-    seed: int
-    training: dict[str, Any]
-    down: bytes
-    kept: bytes
-    survey: bool = False
-    first: bytes = b""  # the message of the survey, in the second exchange
-    buffers: bytes = b""
-
-    def encode(self) -> bytes:
-        header = {k: v for k, v in asdict(self).items() if not isinstance(v, bytes)}
-        blobs = {
-            k: torch.frombuffer(bytearray(v), dtype=torch.uint8)
-            for k, v in asdict(self).items()
-            if isinstance(v, bytes) and v
-        }
-        return pack(blobs, header)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Request:
-        blobs, header = unpack(data)
-        content: dict[str, Any] = {"down": b"", "kept": b""} | {k: v.numpy().tobytes() for k, v in blobs.items()}
-        return cls(**header, **content)
-
-
-def take_apart(reply: Reply) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A client's answer as tensors (the upload, what it will keep) and a small header (the counters)."""
-    up, up_header = reply.up.sent()
-    header = {
-        "client": reply.client, "round": reply.round, "samples": reply.samples, "steps": reply.steps,
-        "spent": asdict(reply.spent), "notes": reply.notes, "up": up_header,
-    }  # fmt: skip
-    parts = {"state": reply.state, "buffers": reply.buffers}
-    tensors = {f"up.{name}": value for name, value in up.items()} | {
-        f"{prefix}.{field.name}": value
-        for prefix, record in parts.items()
-        if record is not None
-        for field, value in record.items()
-    }
-    return tensors, header
-
-
-def put_together(
-    method: Method, tensors: Mapping[str, Tensor], header: Mapping[str, Any], survey: bool = False
-) -> Reply:
-    """The inverse of ``take_apart``."""
-    kinds = method.records()
-
-    def part(prefix: str, kind: Any, left_out: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        sent = {field.name: tensors[f"{prefix}.{field.name}"] for field in kind.schema()}
-        return kind(**kind.received(sent, left_out))
-
-    return Reply(
-        client=header["client"],
-        round=header["round"],
-        up=part("up", kinds["survey" if survey else "up"], header["up"]),
-        state=None if survey else part("state", kinds["client"]),
-        samples=header["samples"],
-        steps=header["steps"],
-        spent=Spent(**header["spent"]),
-        buffers=part("buffers", Buffers) if "buffers.floats" in tensors else None,
-        notes=header["notes"],
-    )
-
-
-def encode_reply(reply: Reply) -> bytes:
-    """A client's answer as bytes."""
-    return pack(*take_apart(reply))
-
-
-def decode_reply(method: Method, data: bytes, survey: bool = False) -> Reply:
-    """The answer in these bytes."""
-    return put_together(method, *unpack(data), survey=survey)
-
-
-def answer(data: bytes, methods: Any, trainer: Trainer, rows: Tensor) -> bytes:
-    """Do the work that a request asks for. ``methods`` maps names to algorithm classes."""
-    request = Request.decode(data)
-    method = methods[request.method].create(**request.settings)
-    kinds = method.records()
-    first = kinds["ask"].decode(request.first) if request.first else None
-    down = kinds["ask" if request.survey else "down"].decode(request.down, had=first)
-    kept = Kept.decode(kinds["client"], request.kept)
-    buffers = Buffers.decode(request.buffers) if request.buffers else kept.buffers
-    local = trainer.local(request.client, request.round, rows, buffers)
-    with one_thread():
-        return encode_reply(work(method, down, kept, local, request.survey))

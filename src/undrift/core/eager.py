@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, float64, nn, zeros
 
 from undrift.core import rng
 from undrift.core.cost import Spent
 from undrift.core.errors import no_features
 from undrift.core.local import Batch, Direction, Local
-from undrift.core.training import Training
-from undrift.core.vector import Buffers, Layout, Part, Replica
+from undrift.core.vector import Buffers, Part, Replica, double
+
+if TYPE_CHECKING:
+    from undrift.core.federation import Holding, Model
 
 Carry = TypeVar("Carry")
 Loss = Callable[[Tensor, Tensor], Tensor]
 Augment = Callable[[Tensor, int], Tensor]
 
 SWEEP = 512  # samples per batch of a sweep over all data
+JUDGED = 1024  # the same where a model is judged
 
 
 class EagerBatch(Batch):
@@ -57,19 +60,11 @@ class EagerBatch(Batch):
 class Trainer:
     """The module replicas and the data of one process; makes a ``Local`` for every task."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        layout: Layout,
-        loss: Loss,
-        x: Tensor,
-        y: Tensor,
-        training: Training,
-        seed: int,
-        augment: Augment | None = None,
-    ) -> None:
-        self.layout, self.loss_function, self.x, self.y = layout, loss, x, y
-        self.training, self.seed, self.augment = training, seed, augment
+    def __init__(self, model: Model, holding: Holding) -> None:
+        module, layout = model.module, model.layout
+        self.holding = holding
+        self.layout, self.loss_function, self.x, self.y = layout, model.loss, holding.x, holding.y
+        self.training, self.seed, self.augment = model.training, model.seed, model.augment
         self.live = Replica(module, layout)  # the iterate of ``descend``
         self.other = Replica(module, layout)  # any other point that a gradient is taken at
         self._frozen = [Replica(module, layout) for _ in range(2)]  # teachers and anchors: eval mode
@@ -309,6 +304,18 @@ class EagerLocal(Local):
             carry = step(carry, self._next())
         return carry
 
+    def judge(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The model ``w`` on the client's own test samples: how many it gets right, the sum of the losses, how many."""
+        test, holding = self._t.holding.test, self._t.holding
+        right, total = zeros((), dtype=float64), zeros((), dtype=float64)
+        rows = test.at(holding.place(self.client)) if test is not None else as_rows([])
+        for begin in range(0, len(rows), JUDGED):
+            assert test is not None
+            some = rows[begin : begin + JUDGED].to(test.x.device)
+            correct, losses = scored(self._t.frozen(w).module, self._t.loss_function, test.x[some], test.y[some])
+            right, total = right + correct.sum().cpu(), total + losses.sum().cpu()
+        return right, total, torch.tensor(float(len(rows)), dtype=float64)
+
     @property
     def drawn(self) -> int:
         """How many batches were drawn so far."""
@@ -327,6 +334,18 @@ def _flat(grads: Sequence[Tensor | None], params: Sequence[Tensor]) -> Tensor:
     return torch.cat(
         [p.new_zeros(p.numel()) if g is None else g.reshape(-1) for g, p in zip(grads, params, strict=True)]
     )
+
+
+def scored(module: nn.Module, loss_function: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """For each sample: was the module right (0 where there are no classes), and its loss."""
+    outputs = module(x)
+    loss = loss_function(outputs, y)
+    losses = double(loss).expand(len(y)).contiguous() if loss.ndim == 0 else double(loss)
+    if y.is_floating_point():
+        return torch.zeros_like(losses), losses
+    single = outputs.ndim == 1 or outputs.shape[1] == 1  # then its sign decides
+    guess = (outputs.reshape(-1) > 0).long() if single else outputs.argmax(1)
+    return double(guess == y), losses
 
 
 def as_rows(indices: Any) -> Tensor:

@@ -1,10 +1,12 @@
-"""``Federation``: the model, the clients' data and how they train. Tensors and numbers only; no files, no names."""
+"""Who holds what. ``Model``: what is trained, and how; both sides know it. ``Holding``: the rows that are here:
+everybody's in a simulation, one site's at a site, none at a coordinator. Tensors and numbers only; no files, no names.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -39,41 +41,32 @@ def build(model: ModelLike, seed: int) -> nn.Module:
     return module
 
 
-@dataclass(frozen=True, eq=False)
-class Federation:
-    """Who holds what, and how they train. ``indices[offsets[i]:offsets[i+1]]`` are the rows of client ``i``."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Model:
+    """What is trained, and how. ``sample`` is a batch of one input; only its shape and type matter."""
 
     module: nn.Module
     loss: Loss
-    x: Tensor
-    y: Tensor
-    indices: NDArray[np.int64]
-    offsets: NDArray[np.int64]
     training: Training
+    sample: Tensor
     seed: int = 0
-    names: tuple[str, ...] | None = None
     augment: Augment | None = None
-    public: NDArray[np.int64] | None = None  # rows the server itself may train on
-    scoring: NDArray[np.int64] | None = None  # rows the server may look at
 
     @cached_property
     def layout(self) -> Layout:
-        return layout_of(self.module, self.x[:1])
-
-    @cached_property
-    def population(self) -> Population:
-        samples = np.diff(self.offsets)
-        if len(samples) == 0:
-            raise InvalidInput("there are no clients")
-        if (samples == 0).any():
-            empty = int(np.flatnonzero(samples == 0)[0])
-            raise InvalidInput(f"client {self.names[empty] if self.names else empty} has no samples")
-        return Population(samples, self.layout, self.names, 0 if self.public is None else len(self.public))
+        return layout_of(self.module, self.sample)
 
     @cached_property
     def profile(self) -> Profile:
         head = sum(end - begin for begin, end in self.layout.spans("head"))
-        return profile(copy.deepcopy(self.module), self.x[:1], head)
+        return profile(copy.deepcopy(self.module), self.sample, head)
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """What the initial model says of some inputs, after it is known that it can take them."""
+        assert self.layout
+        with torch.no_grad():
+            found: Tensor = copy.deepcopy(self.module).eval()(x)
+        return found
 
     def start(self) -> tuple[Tensor, Buffers]:
         """The initial model and its buffers."""
@@ -85,11 +78,49 @@ class Federation:
         state = method.client_init(start, self.layout).tensors()
         return Kept(state, None if method.shares_buffers else buffers)
 
-    def pooled(self) -> Federation:
-        """One client that holds everybody's data and takes as many steps as the largest participant (``central``)."""
-        steps = self.training.steps_for(int(self.population.samples.max()))
-        everything = np.array([0, len(self.indices)], dtype=np.int64)
-        return replace(self, offsets=everything, training=replace(self.training, steps=steps), names=("all",))
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Samples, and whose they are: ``indices[offsets[i]:offsets[i+1]]`` are the rows of the client at place ``i``."""
+
+    x: Tensor
+    y: Tensor
+    indices: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+    def at(self, place: int) -> Tensor:
+        return as_rows(self.indices[self.offsets[place] : self.offsets[place + 1]])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Holding:
+    """The rows that are here. ``clients``: whose they are, in their order; None: those of client 0, 1, 2, ..."""
+
+    x: Tensor
+    y: Tensor
+    indices: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    clients: tuple[int, ...] | None = None
+    test: Rows | None = None  # what clients hold to be judged on, at the same places
+    public: NDArray[np.int64] | None = None  # rows the server itself may train on
+    scoring: NDArray[np.int64] | None = None  # rows the server may look at
+
+    @classmethod
+    def of(
+        cls, client: int, x: Tensor, y: Tensor, x_test: Tensor | None = None, y_test: Tensor | None = None
+    ) -> Holding:
+        """What one client holds: all of these rows."""
+        whole, test = _all(len(x)), None
+        if x_test is not None and y_test is not None:
+            test = Rows(x_test, y_test, *_all(len(x_test)))
+        return cls(x=x, y=y, indices=whole[0], offsets=whole[1], clients=(client,), test=test)
+
+    def place(self, client: int) -> int:
+        if self.clients is None:
+            return client
+        if client not in self.clients:
+            raise InvalidInput(f"the rows of client {client} are not here")
+        return self.clients.index(client)
 
     def rows(self, client: int) -> Tensor:
         """The samples of a client, or of the server."""
@@ -97,11 +128,67 @@ class Federation:
             held = self.public if client == PUBLIC else self.scoring
             assert held is not None
             return as_rows(held)
-        return as_rows(self.indices[self.offsets[client] : self.offsets[client + 1]])
-
-    def trainer(self) -> Trainer:
-        return Trainer(self.module, self.layout, self.loss, self.x, self.y, self.training, self.seed, self.augment)
+        place = self.place(client)
+        return as_rows(self.indices[self.offsets[place] : self.offsets[place + 1]])
 
     def public_local(self, trainer: Trainer, part: int, round: int) -> EagerLocal | None:
         held = self.public if part == PUBLIC else self.scoring
         return None if held is None else trainer.local(part, round, self.rows(part))
+
+
+def _all(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return np.arange(count), np.array([0, count])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Federation(Model, Holding):
+    """A simulation: the model and everybody's rows in one place."""
+
+    names: tuple[str, ...] | None = None
+    sample: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sample", self.x[:1])
+
+    @property
+    def here(self) -> Holding:
+        """What the server may use."""
+        return self
+
+    @cached_property
+    def population(self) -> Population:
+        return populated(np.diff(self.offsets), self.layout, self.names, self.public)
+
+    def trainer(self) -> Trainer:
+        return Trainer(self, self)
+
+    def pooled(self) -> Federation:
+        """One client that holds everybody's data and takes as many steps as the largest participant (``central``)."""
+        steps = self.training.steps_for(int(self.population.samples.max()))
+        everything = np.array([0, len(self.indices)], dtype=np.int64)
+        return replace(self, offsets=everything, training=replace(self.training, steps=steps), names=("all",))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Registered(Model):
+    """What a coordinator knows: the model, and who registered with how many samples. It holds no client's rows."""
+
+    samples: NDArray[np.int64]
+    names: tuple[str, ...] | None = None
+    here: Holding | None = None  # the server's own rows, where it has any
+
+    @cached_property
+    def population(self) -> Population:
+        return populated(self.samples, self.layout, self.names, None if self.here is None else self.here.public)
+
+
+def populated(
+    samples: NDArray[np.int64], layout: Layout, names: tuple[str, ...] | None, public: NDArray[np.int64] | None
+) -> Population:
+    """All clients, each with at least one sample."""
+    if len(samples) == 0:
+        raise InvalidInput("there are no clients")
+    if (samples <= 0).any():
+        empty = int(np.flatnonzero(samples <= 0)[0])
+        raise InvalidInput(f"client {names[empty] if names else empty} has no samples")
+    return Population(samples, layout, names, 0 if public is None else len(public))

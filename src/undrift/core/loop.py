@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from undrift.core.algorithm import Method
-from undrift.core.client import one_thread
+import numpy as np
+from torch import Tensor
+
+from undrift.core.algorithm import Algorithm, Method
+from undrift.core.client import Candidate, one_thread
 from undrift.core.cohort import Cohort
 from undrift.core.cost import Spent
 from undrift.core.eager import Trainer
 from undrift.core.errors import InvalidInput
-from undrift.core.federation import PUBLIC, SCORING, Federation
+from undrift.core.federation import PUBLIC, SCORING, Federation, Registered
 from undrift.core.runtime import Exchanged, Runtime, Task
 from undrift.core.vector import Buffers
 
@@ -40,17 +44,17 @@ class Round:
     notes: dict[str, float] = field(default_factory=dict)
 
 
-def resolved(method: Method, federation: Federation) -> Method:
+def resolved(method: Method, federation: Federation | Registered) -> Method:
     """The method with numbers for what it derives from how these clients train."""
     return method.resolved(federation.training, federation.layout, _steps(federation))
 
 
-def fit(method: Method, federation: Federation) -> None:
+def fit(method: Method, federation: Federation | Registered) -> None:
     """All that a method can refuse, or warn of, before the first round."""
     method.fit(federation.training, federation.layout, _steps(federation))
 
 
-def _steps(federation: Federation) -> int:
+def _steps(federation: Federation | Registered) -> int:
     """The largest number of local steps of any client."""
     return federation.training.steps_for(int(federation.population.samples.max()))
 
@@ -58,15 +62,17 @@ def _steps(federation: Federation) -> int:
 class Loop:
     """One method on one federation with one runtime, which also knows what the clients keep."""
 
-    def __init__(self, federation: Federation, method: Method, runtime: Runtime, participate: int) -> None:
+    def __init__(self, federation: Federation | Registered, method: Method, runtime: Runtime, participate: int) -> None:
         method = resolved(method, federation)
         self.federation, self.method, self.runtime = federation, method, runtime
         self.participate = participate
         self._start, self._buffers = federation.start()
         self._server_trainer: Trainer | None = None
+        self._personal: bool | None = None
         fit(method, federation)
         method.check_start(self._start, federation.population)
-        if method.needs_public and (federation.public is None or federation.scoring is None):
+        here = federation.here
+        if method.needs_public and (here is None or here.public is None or here.scoring is None):
             raise InvalidInput(
                 f"{method.title} needs public data on the server, to train on and to score models with, "
                 "and this federation has none"
@@ -79,12 +85,13 @@ class Loop:
         """The next round."""
         began = time.perf_counter()
         method, t = self.method, before.round + 1
+        self.runtime.states.drop()  # of a round that failed in its middle
         cohort, server = self._cohort(t), before.server
         spent, first = Spent(), None
         rejected: dict[int, str] = {}
         if method.exchanges == 2:
             first = method.ask(server, cohort)
-            asked = self.runtime.exchange(Task(method, first, cohort, before.buffers, survey=True))
+            asked = self.runtime.exchange(Task(method, first, cohort, before.buffers, "survey"))
             rejected |= asked.rejected
             if asked.up is None:
                 return self._skipped(before, replace(cohort, elapsed=asked.cohort.elapsed), rejected, began)
@@ -112,6 +119,30 @@ class Loop:
             notes=done.cohort.notes,
         )
 
+    def personalises(self, snapshot: Snapshot) -> bool:
+        """Does the method, with its settings, have personal models?"""
+        if self._personal is None:
+            method, one = self.method, self._cohort(snapshot.round + 1, np.zeros(1, dtype=np.int64))
+            self._personal = type(method).personal is not Algorithm.personal and (
+                method.personal(
+                    method.broadcast(snapshot.server, one).row(0),
+                    self.federation.fresh(method).state,
+                    self.federation.layout,
+                )
+                is not None
+            )
+        return self._personal
+
+    def judge(self, snapshot: Snapshot, clients: Sequence[int], model: Tensor | None = None) -> Exchanged:
+        """A model on the clients' own test data, or, without one, each client's own model: where the clients are.
+
+        ``up`` has a row of ``Judged`` for each of those that answered. A personal model is made of what the client
+        would receive next and of what it keeps.
+        """
+        cohort = self._cohort(snapshot.round + 1, np.array(clients, dtype=np.int64))
+        down = Candidate(model) if model is not None else self.method.broadcast(snapshot.server, cohort)
+        return self.runtime.exchange(Task(self.method, down, cohort, snapshot.buffers, "evaluate"))
+
     def _skipped(self, before: Snapshot, cohort: Cohort, rejected: dict[int, str], began: float) -> Round:
         """Nobody's upload counted: nothing changes but the round's number, and what the method says of such a round."""
         after = Snapshot(before.round + 1, self.method.skipped(before.server, cohort), before.buffers)
@@ -122,11 +153,11 @@ class Loop:
         if ids is None:
             ids = federation.population.sample(federation.seed, t, self.participate)
         public = scoring = None
-        if self.method.needs_public and federation.public is not None:
+        if self.method.needs_public and federation.here is not None:
             if self._server_trainer is None:
-                self._server_trainer = federation.trainer()
-            public = federation.public_local(self._server_trainer, PUBLIC, t)
-            scoring = federation.public_local(self._server_trainer, SCORING, t)
+                self._server_trainer = Trainer(federation, federation.here)
+            public = federation.here.public_local(self._server_trainer, PUBLIC, t)
+            scoring = federation.here.public_local(self._server_trainer, SCORING, t)
         return Cohort(
             ids=ids,
             round=t,

@@ -7,17 +7,14 @@ that the network layer, the checks, the reduction, the cost meter and the checkp
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform, get_type_hints
 
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import save
-from safetensors.torch import load
 from torch import Tensor
 
+from undrift.core.packing import pack, packed_size, unpack
 from undrift.core.settings import bare
 
 T = TypeVar("T")
@@ -156,7 +153,7 @@ class Record:
         """The length of ``encode()``, without encoding."""
         tensors, header = self.sent()
         parts = tuple((name, str(t.dtype), tuple(t.shape)) for name, t in tensors.items())
-        return _packed_size(parts, len(header.get("held", "")))
+        return packed_size(parts, len(header.get("held", "")))
 
     def sizes(self, count: int) -> list[int]:
         """``nbytes`` of each of this many records, whose fields are stacked here along a first axis."""
@@ -206,29 +203,3 @@ def _tensor(value: Any) -> Tensor:
     if isinstance(value, bool):
         return torch.tensor(value)
     return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
-
-
-# --- bytes ------------------------------------------------------------------------------------------------------------
-
-
-def pack(tensors: Mapping[str, Tensor], header: Mapping[str, Any] | None = None) -> bytes:
-    """Tensors, and a JSON header, as safetensors bytes."""
-    arrays = {name: t.detach().cpu().contiguous().numpy() for name, t in tensors.items()}
-    return save(arrays, metadata={"undrift": json.dumps(header)} if header else None)
-
-
-def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the header of safetensors bytes. Raises ``ValueError`` for anything else."""
-    try:
-        tensors = load(data)
-        length = int.from_bytes(data[:8], "little")
-        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-        return tensors, json.loads(metadata.get("undrift", "{}"))
-    except (SafetensorError, KeyError, UnicodeDecodeError) as error:
-        raise ValueError(f"not a valid message: {error}") from None
-
-
-@functools.lru_cache(maxsize=1024)
-def _packed_size(parts: tuple[tuple[str, str, tuple[int, ...]], ...], classes: int) -> int:
-    tensors = {name: torch.empty(shape, dtype=getattr(torch, dtype[6:])) for name, dtype, shape in parts}
-    return len(pack(tensors, {"held": "0" * classes} if classes else None))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from undrift.core.algorithm import Method
-from undrift.core.client import one_thread
+from undrift.core.client import Work, one_thread, up_kind
 from undrift.core.cohort import Cohort
 from undrift.core.cost import Spent
 from undrift.core.drift import Drift
@@ -37,7 +37,7 @@ class Task:
     down: Message
     cohort: Cohort
     buffers: Buffers | None = None
-    survey: bool = False
+    kind: Work = "update"
     first: Message | None = None  # the survey's message, in the second exchange
 
 
@@ -83,11 +83,12 @@ class Runtime(ABC):
         """Send, wait, check, reduce."""
         began = time.perf_counter()
         with one_thread():
-            done = settle(task, self._noticed(self.replies(task)), self.states)
+            done = settle(task, self._noticed(task), self.states)
         return replace(done, cohort=replace(done.cohort, elapsed=time.perf_counter() - began))
 
-    def _noticed(self, replies: Iterable[Reply | Block]) -> Iterable[Reply | Block]:
-        return replies if self.notice is None else counted(replies, self.notice)
+    def _noticed(self, task: Task) -> Iterable[Reply | Block]:
+        replies = self.replies(task)
+        return replies if self.notice is None or task.kind == "evaluate" else counted(replies, self.notice)
 
     def map(self, function: Mapped, tensors: Mapping[str, Tensor], items: Sequence[Any]) -> list[dict[str, Tensor]]:
         """``function(federation, tensors, item)`` for every item, where the clients work: evaluation, for example."""
@@ -120,7 +121,7 @@ def settle(task: Task, replies: Iterable[Reply | Block], states: States) -> Exch
     """
     cohort, method = task.cohort, task.method
     places = {int(client): place for place, client in enumerate(cohort.ids)}
-    kind: Any = method.records()["survey" if task.survey else "up"]
+    kind = up_kind(method, task.kind)
     tally = Tally(task, kind, states)
     rejected: dict[int, str] = {}
 
@@ -152,7 +153,8 @@ class Tally:
         self._states = states
         self._task, self._portions = task, task.cohort.portions
         self._down_bytes = _down_bytes(task)
-        self._reduction, self._drift = Reduction(kind), None if task.survey else Drift(kind, task.down)
+        self._updates = task.kind == "update"
+        self._reduction, self._drift = Reduction(kind), Drift(kind, task.down) if self._updates else None
         self._next = 0
         self._early: dict[int, Reply | Block | None] = {}  # by (first) place; None: rejected
         self._counted: list[tuple[int, int, Spent, float, Buffers | None, dict[str, float]]] = []
@@ -180,7 +182,7 @@ class Tally:
         for spent in block.spent:
             spent.bytes_down = self._down_bytes
         clients, nothing = block.clients.tolist(), [None] * len(block.clients)
-        if not self._task.survey:
+        if self._updates:
             for client, state in zip(clients, block.states(), strict=True):
                 self._states.hold(client, elsewhere(block.round) if state is None else Kept(state, None, block.round))
         self._counted += zip(clients, block.steps.tolist(), block.spent, portions, nothing, block.noted(), strict=True)
@@ -191,10 +193,10 @@ class Tally:
         if self._drift is not None:
             self._drift.add(reply.up, place)
         own = not self._task.method.shares_buffers
-        if not self._task.survey:
+        if self._updates:
             kept = Kept(reply.state, reply.buffers if own else None, reply.round) if reply.state is not None else None
             self._states.hold(reply.client, kept or elsewhere(reply.round))
-        shared = None if own or self._task.survey else reply.buffers
+        shared = reply.buffers if self._updates and not own else None
         self._counted.append((reply.client, reply.steps, reply.spent, self._portions[place], shared, reply.notes))
 
     def exchanged(self, rejected: dict[int, str]) -> Exchanged:
@@ -219,5 +221,5 @@ class Tally:
 
 def _down_bytes(task: Task) -> int:
     """What goes down to a client: rows of ``Each`` fields are all of one size."""
-    extra = task.buffers.nbytes() if task.buffers and task.method.shares_buffers and not task.survey else 0
+    extra = task.buffers.nbytes() if task.buffers and task.method.shares_buffers and task.kind != "survey" else 0
     return task.down.row(0).nbytes() + extra

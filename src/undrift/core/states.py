@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from undrift.core.records import Nothing, State, pack, unpack
+from undrift.core.packing import pack, unpack
+from undrift.core.records import Nothing, State
 from undrift.core.vector import Buffers
 
 
@@ -75,9 +76,13 @@ class States(ABC):
         self._held[client] = kept
 
     def commit(self, clients: Iterable[int], round: int) -> None:
-        """The uploads of these clients counted in this round: they keep what they hold of it. All else is dropped."""
-        held, self._held = self._held, {}
-        self.keep({c: held[c] for c in clients if c in held and held[c].round == round})
+        """This is the last round of these clients that counted: they keep what they hold of it, and hold no more."""
+        held = {client: self._held.pop(client) for client in clients if client in self._held}
+        self.keep({client: kept for client, kept in held.items() if kept.round == round})
+
+    def drop(self) -> None:
+        """Forget all that is held: the round came to nothing."""
+        self._held.clear()
 
     def accepted(self, client: int) -> int:
         """The last round of a client that counted; 0: none. Whoever keeps its state elsewhere commits by it."""

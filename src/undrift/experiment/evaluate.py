@@ -11,28 +11,26 @@ The clients' test parts divide the test set: of each class a client gets the sha
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift.core import rng
-from undrift.core.algorithm import Algorithm, Method
-from undrift.core.client import one_thread
-from undrift.core.eager import as_rows
+from undrift.core.client import Candidate, Judged, one_thread
+from undrift.core.cost import Spent
+from undrift.core.eager import JUDGED, scored
 from undrift.core.errors import InvalidInput
-from undrift.core.federation import Federation
+from undrift.core.federation import Federation, Registered, Rows
 from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, Figure
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
-from undrift.core.vector import Buffers, Replica, double
-from undrift.runtimes.serial import Serial
+from undrift.core.vector import Buffers, Replica
 
-CHUNK = 1024
+GROUP = 16  # clients that are asked at the same time, where a round asks fewer
 PERSONAL_LIMIT = 200  # personal models evaluated per round: a fixed, keyed sample of the clients where there are more
 
 
@@ -42,6 +40,7 @@ class Evaluation:
 
     metrics: list[tuple[Figure, float]] = field(default_factory=list)
     clients: dict[str, dict[int, float]] = field(default_factory=dict)  # model -> client -> accuracy
+    spent: Spent = field(default_factory=Spent)  # what it cost the clients to say so: no part of training
 
     def value(self, figure: Figure) -> float | None:
         return next((value for found, value in self.metrics if found == figure), None)
@@ -54,72 +53,75 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluates the models of a run on the test set and on the clients' parts of it."""
+    """Evaluates the models of a run on the test set, where there is one here, and on the clients' own test data.
 
-    def __init__(
-        self,
-        federation: Federation,
-        x: Tensor,
-        y: Tensor,
-        classes: int | None,
-        parts: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
-    ) -> None:
-        self.federation, self.x, self.y, self.classes = federation, x, y, classes
-        self.parts = parts
-        self._here = Serial(federation)
+    A model on clients' data is judged where the clients are. Where their data are parts of the test set that is here,
+    one pass over it says the same of a global model; what it would cost to ask them is counted all the same.
+    """
+
+    def __init__(self, federation: Federation | Registered, classes: int | None) -> None:
+        self.federation, self.classes = federation, classes
+        self.test = federation.test if isinstance(federation, Federation) else None
         needed = 1 if classes == 2 else classes  # one output can tell two classes apart
         if needed is not None and federation.layout.classes < needed:
             raise InvalidInput(f"the model has {federation.layout.classes} outputs, and the data has {classes} classes")
 
     def __call__(self, loop: Loop, snapshot: Snapshot) -> Evaluation:
         method, found = loop.method, Evaluation()
+        spent = found.spent
         with one_thread(), torch.no_grad():
             for name, w in method.models(snapshot.server).items():
-                correct, losses = self._score(loop.runtime, w, snapshot.buffers, self.x, self.y)
+                if self.test is None:
+                    self._asked(found, name, loop, snapshot, range(self.federation.population.size), w)
+                    continue
+                correct, losses = _score(loop.runtime, w, snapshot.buffers, len(self.test.x))
                 found.metrics.append((Figure(name, TEST, "loss"), float(losses.mean())))
                 if self.classes is not None:
                     found.metrics.append((Figure(name, TEST, "accuracy"), float(correct.mean())))
-                    if self.parts is not None and not method.pools_data:
-                        self._per_client(found, name, self._by_client(correct))
-            self._personal(found, loop, snapshot)
+                    if not method.pools_data:
+                        scores = _by_client(self.test, correct)
+                        self._per_client(found, name, scores)
+                        spent += _price(w, snapshot.buffers, len(scores))
+            if loop.personalises(snapshot):
+                self._asked(found, PERSONAL, loop, snapshot, self._sampled())
         return found
 
-    def _personal(self, found: Evaluation, loop: Loop, snapshot: Snapshot) -> None:
-        method = loop.method
-        if self.parts is None or not personal_models(method):
-            return
-        indices, offsets = self.parts
-        candidates = np.flatnonzero(np.diff(offsets) > 0)
+    def _sampled(self) -> list[int]:
+        """The clients whose personal models are looked at."""
+        if self.test is None:
+            candidates = np.arange(self.federation.population.size)
+        else:
+            candidates = np.flatnonzero(np.diff(self.test.offsets) > 0)
         if len(candidates) > PERSONAL_LIMIT:
             chosen = rng.sample(rng.key(self.federation.seed, "personal"), len(candidates), PERSONAL_LIMIT)
             candidates = candidates[chosen]
+        return [int(client) for client in candidates]
+
+    def _asked(
+        self,
+        found: Evaluation,
+        name: str,
+        loop: Loop,
+        snapshot: Snapshot,
+        clients: Sequence[int],
+        model: Tensor | None = None,
+    ) -> None:
+        """What clients say of a model, or of their own, on their own data. They are asked some at a time: a message
+        with a row for each would otherwise need the memory of as many models."""
         scores: dict[int, float] = {}
-        for client in candidates.tolist():
-            kept = loop.runtime.kept(method, client)
-            w = method.personal(snapshot.server, kept.state, client, self.federation.layout)
-            if w is None:
-                return
-            rows = as_rows(indices[offsets[client] : offsets[client + 1]])
-            buffers = kept.buffers if kept.buffers is not None else snapshot.buffers
-            correct, _ = self._score(self._here, w, buffers, self.x[rows], self.y[rows])
-            if self.classes is not None:
-                scores[client] = float(correct.mean())
-        self._per_client(found, PERSONAL, scores)
-
-    def _score(self, runtime: Runtime, w: Tensor, buffers: Buffers, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """For each sample: was it right (classification only), and the loss. Done where the clients work."""
-        tensors = {"w": w, "floats": buffers.floats, "counts": buffers.counts, "x": x, "y": y}
-        spans = [(begin, min(begin + CHUNK, len(x))) for begin in range(0, len(x), CHUNK)]
-        pieces = runtime.map(score, tensors, spans)
-        right, losses = (torch.cat([piece[name] for piece in pieces]) for name in ("right", "losses"))
-        return right, losses
-
-    def _by_client(self, correct: Tensor) -> dict[int, float]:
-        assert self.parts is not None
-        indices, offsets = self.parts
-        held = np.flatnonzero(np.diff(offsets) > 0)
-        sums = np.add.reduceat(correct.cpu().numpy()[indices], offsets[:-1][held]) if len(held) else np.empty(0)
-        return dict(zip(held.tolist(), (sums / np.diff(offsets)[held]).tolist(), strict=True))
+        spent = found.spent
+        size = max(loop.participate, GROUP)
+        for begin in range(0, len(clients), size):
+            told = loop.judge(snapshot, clients[begin : begin + size], model)
+            for part in told.cohort.cost:
+                spent += part
+            if told.up is None:
+                continue
+            for client, right, count in zip(told.cohort.ids.tolist(), told.up.right, told.up.count, strict=True):
+                if count > 0:
+                    scores[client] = float(right) / float(count)
+        if self.classes is not None:
+            self._per_client(found, name, scores)
 
     @staticmethod
     def _per_client(found: Evaluation, model: str, scores: dict[int, float]) -> None:
@@ -132,8 +134,30 @@ class Evaluator:
         found.clients[model] = scores
 
 
+def _score(runtime: Runtime, w: Tensor, buffers: Buffers, samples: int) -> tuple[Tensor, Tensor]:
+    """For each sample of the test set: was it right (classification only), and the loss. Done where clients work."""
+    tensors = {"w": w, "floats": buffers.floats, "counts": buffers.counts}
+    spans = [(begin, min(begin + JUDGED, samples)) for begin in range(0, samples, JUDGED)]
+    pieces = runtime.map(score, tensors, spans)
+    right, losses = (torch.cat([piece[name] for piece in pieces]) for name in ("right", "losses"))
+    return right, losses
+
+
+def _by_client(test: Rows, correct: Tensor) -> dict[int, float]:
+    held = np.flatnonzero(np.diff(test.offsets) > 0)
+    sums = np.add.reduceat(correct.cpu().numpy()[test.indices], test.offsets[:-1][held]) if len(held) else np.empty(0)
+    return dict(zip(held.tolist(), (sums / np.diff(test.offsets)[held]).tolist(), strict=True))
+
+
+def _price(w: Tensor, buffers: Buffers, clients: int) -> Spent:
+    """The traffic of asking clients to judge a model."""
+    down = Candidate(w).nbytes() + (buffers.nbytes() if buffers else 0)
+    number = torch.zeros((), dtype=torch.float64)
+    return Spent(bytes_up=clients * Judged(number, number, number).nbytes(), bytes_down=clients * down)
+
+
 def score(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int]) -> dict[str, Tensor]:
-    """The model ``w`` on some of the samples; runs wherever the runtime says."""
+    """The model ``w`` on some of the test samples; runs wherever the runtime says."""
     replica = _mine.replicas.get(federation)
     if replica is None:
         replica = _mine.replicas[federation] = Replica(federation.module, federation.layout)
@@ -141,11 +165,10 @@ def score(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int
     replica.flat.copy_(tensors["w"])
     if replica.has_buffers:
         replica.set_buffers(Buffers(tensors["floats"], tensors["counts"]))
-    x, y = tensors["x"][slice(*span)], tensors["y"][slice(*span)]
-    outputs = replica.module(x)
-    loss = federation.loss(outputs, y)
-    losses = double(loss).expand(len(y)).contiguous() if loss.ndim == 0 else double(loss)
-    return {"right": double(_guess(outputs) == y), "losses": losses}
+    assert federation.test is not None
+    some = slice(*span)
+    right, losses = scored(replica.module, federation.loss, federation.test.x[some], federation.test.y[some])
+    return {"right": right, "losses": losses}
 
 
 class _OfThread(threading.local):
@@ -154,14 +177,3 @@ class _OfThread(threading.local):
 
 
 _mine = _OfThread()
-
-
-def _guess(outputs: Tensor) -> Tensor:
-    """The class a model decides for; with a single output, its sign."""
-    single = outputs.ndim == 1 or outputs.shape[1] == 1
-    return (outputs.reshape(-1) > 0).long() if single else outputs.argmax(1)
-
-
-def personal_models(method: Method) -> bool:
-    """Does the method have personal models at all?"""
-    return type(method).personal is not Algorithm.personal

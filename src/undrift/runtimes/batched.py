@@ -25,6 +25,7 @@ from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from undrift.core import rng
+from undrift.core.client import up_kind
 from undrift.core.cost import Spent
 from undrift.core.eager import SWEEP
 from undrift.core.federation import Federation
@@ -158,8 +159,8 @@ class Members:
         self.federation, self.clients = federation, clients
         self.n: Sizes = federation.population.samples[clients]
         self.size = training.batch_size or int(self.n.max())
-        self.epoch_steps: Sizes = -(-self.n // (training.batch_size or self.n))
         sizes, place = np.unique(self.n, return_inverse=True)
+        self.epoch_steps: Sizes = np.array([training.batches_per_epoch(int(n)) for n in sizes])[place]
         self.steps: Sizes = np.array([training.steps_for(int(n)) for n in sizes])[place]
         self.keys = rng.keys(rng.key(federation.seed, "batches", round), clients)
         self.begins = federation.offsets[clients]
@@ -542,6 +543,10 @@ class Batched(Runtime):
 
     def replies(self, task: Task) -> Iterator[Reply | Block]:
         name = task.method.name()
+        if task.kind == "evaluate":  # a pass over a few samples: nothing to win
+            self._serial.states = self.states
+            yield from self._serial.replies(task)
+            return
         if self._reason and name not in self._said:
             self._fall_back(name, self._reason)
         if name not in self._said:
@@ -613,7 +618,7 @@ class Batched(Runtime):
             local = BatchedLocal(shared, members, me, cohort.round)
             seen.append(local)
             message, mine = type(task.down)(**down), type(kept[0].state)(**state)
-            if task.survey:
+            if task.kind == "survey":
                 up, after = method.survey(message, mine, local), None
             else:
                 up, after = method.client_update(message, mine, local)
@@ -628,8 +633,7 @@ class Batched(Runtime):
             )
         (local,) = seen
         seconds = (time.perf_counter() - began) / len(places)
-        kinds = method.records()
-        stacked = kinds["survey" if task.survey else "up"](**up)
+        stacked = up_kind(method, task.kind)(**up)
         sizes = stacked.sizes(len(places))
         spent = [
             Spent(gradients, forwards, heads, seconds, size)
@@ -641,7 +645,7 @@ class Batched(Runtime):
             clients=members.clients,
             round=cohort.round,
             up=stacked,
-            state=None if task.survey else type(kept[0].state)(**after),
+            state=None if task.kind == "survey" else type(kept[0].state)(**after),
             samples=members.n,
             steps=members.steps,
             spent=spent,

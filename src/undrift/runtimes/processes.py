@@ -14,18 +14,19 @@ import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from undrift.core.client import put_together
+from undrift.core.client import Candidate
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Mapped, Runtime, Task
+from undrift.core.wire import put_together
 from undrift.runtimes import crowd, worker
 from undrift.runtimes.memory import Segment, Signature, room, signature_of
 from undrift.runtimes.worker import Result
@@ -100,7 +101,8 @@ class Processes(Runtime):
         signatures = list({signature for _, signature in at.values()})
         header = {
             "method": self._method[1],
-            "survey": task.survey,
+            "kind": task.kind,
+            "given": isinstance(task.down, Candidate),
             "round": cohort.round,
             "down": places[0],
             "buffers": places[1] if task.buffers is not None else None,
@@ -119,7 +121,7 @@ class Processes(Runtime):
         )
         for _, tensors, reply in self._run(job, items):
             self._pace = reply["spent"]["seconds"] / max(reply["samples"], 1)
-            yield put_together(method, tensors, reply, task.survey)
+            yield put_together(method, tensors, reply, task.kind)
 
     def map(self, function: Mapped, tensors: Mapping[str, Tensor], items: Sequence[Any]) -> list[dict[str, Tensor]]:
         code = _dumps(function, "the function")
@@ -158,11 +160,15 @@ class Processes(Runtime):
             rows = getattr(held, name)
             if rows is not None:
                 tensors[name] = torch.as_tensor(rows)
+        if held.test is not None:
+            tensors |= {f"test.{f.name}": torch.as_tensor(getattr(held.test, f.name)) for f in fields(held.test)}
         signature = signature_of(tensors)
         segment = self._segment("data", room(signature))
         segment.write(0, tensors)
         moved = segment.read(0, signature)
         held.x.data, held.y.data = moved["x"], moved["y"]
+        if held.test is not None:
+            held.test.x.data, held.test.y.data = moved["test.x"], moved["test.y"]
         return signature
 
     def _write(self, name: str, parts: Sequence[Mapping[str, Tensor]]) -> list[tuple[int, Signature]]:

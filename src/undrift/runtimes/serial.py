@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from undrift.core.client import one_thread, work
+from undrift.core.client import local_for, one_thread, work
 from undrift.core.eager import Trainer
 from undrift.core.federation import Federation
 from undrift.core.reduce import Reply
@@ -29,10 +29,9 @@ def reply(runtime: Runtime, trainer: Trainer, task: Task, place: int) -> Reply:
     cohort = task.cohort
     client = int(cohort.ids[place])
     kept = runtime.kept(task.method, client)
-    buffers = task.buffers if task.method.shares_buffers else kept.buffers
-    local = trainer.local(client, cohort.round, runtime.federation.rows(client), buffers)
+    local = local_for(task.method, trainer, client, cohort.round, kept, task.buffers)
     try:
-        return work(task.method, task.down.row(place), kept, local, task.survey)
+        return work(task.kind, task.method, task.down.row(place), kept, local)
     except Exception as error:
         error.add_note(
             f"client {cohort.population.name(client)}, round {cohort.round}, "

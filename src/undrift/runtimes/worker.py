@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from undrift.core.algorithm import Method
-from undrift.core.client import take_apart, work
-from undrift.core.federation import Federation
+from undrift.core.client import down_kind, local_for, work
+from undrift.core.federation import Federation, Rows
 from undrift.core.records import State
 from undrift.core.states import Kept
 from undrift.core.vector import Buffers
+from undrift.core.wire import take_apart
 from undrift.runtimes.memory import Segment, keep_freed_memory, room, signature_of
 
 Result = tuple[int, dict[str, Tensor], dict[str, Any]]  # number of the item, tensors, header
@@ -75,6 +76,9 @@ class Worker:
         tensors = self.segments["data"].read(0, data)
         for name in ("indices", "offsets", "public", "scoring"):
             values[name] = tensors[name].numpy() if name in tensors else None
+        if "test.x" in tensors:
+            indices, offsets = (tensors[f"test.{name}"].numpy() for name in ("indices", "offsets"))
+            values["test"] = Rows(tensors["test.x"], tensors["test.y"], indices, offsets)
         self.federation = Federation(x=tensors["x"], y=tensors["y"], **values)
         self.federation.__dict__["layout"] = layout  # the parent has looked at the model already
         self.trainer = self.federation.trainer()
@@ -88,7 +92,7 @@ class Worker:
         kinds = method.records()
         inbox = self.segments["inbox"]
         self.method, self.kind = method, cast(type[State], kinds["client"])
-        self.down: Any = kinds["ask" if header["survey"] else "down"].of(inbox.read(*header["down"]))
+        self.down: Any = down_kind(method, header["kind"], header["given"]).of(inbox.read(*header["down"]))
         self.buffers = Buffers.of(inbox.read(*header["buffers"])) if header["buffers"] else None
 
     def on_clients(self, items: list[tuple[int, int, int, int]]) -> None:
@@ -98,10 +102,9 @@ class Worker:
         for place, client, offset, signature in items:
             self.board[self.number] = place
             kept = Kept.of(self.kind, self.segments["inbox"].read(offset, header["signatures"][signature]))
-            buffers = self.buffers if self.method.shares_buffers else kept.buffers
-            local = self.trainer.local(client, header["round"], self.federation.rows(client), buffers)
+            local = local_for(self.method, self.trainer, client, header["round"], kept, self.buffers)
             try:
-                reply = work(self.method, self.down.row(place), kept, local, header["survey"])
+                reply = work(header["kind"], self.method, self.down.row(place), kept, local)
             except Exception as error:
                 where = f"step {local.drawn} of {local.steps}, {local.n} samples"
                 self.conn.send(("error", place, _portable(error), f"{where}\n{traceback.format_exc()}"))

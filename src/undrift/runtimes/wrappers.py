@@ -55,7 +55,9 @@ class Wrapper(Runtime):
                     yield changed
 
     def hits(self, reply: Reply, task: Task) -> bool:
-        purpose = f"{type(self).__name__} survey" if task.survey else type(self).__name__
+        if task.kind == "evaluate":
+            return False  # what is measured is left alone
+        purpose = f"{type(self).__name__} survey" if task.kind == "survey" else type(self).__name__
         draw = rng.bits(rng.key(task.cohort.seed, purpose, task.cohort.round, reply.client), 1)[0]
         return float(draw) < self.share * 2.0**64
 

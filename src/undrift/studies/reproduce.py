@@ -23,7 +23,7 @@ from undrift.ledger.store import Ledger
 from undrift.papers import Column, Cut, Table, over
 from undrift.papers.counted import gigaflops
 from undrift.papers.records import Trial, Trials, recorded
-from undrift.studies.jobs import Done, Job, Tell, work_off
+from undrift.studies.jobs import Done, Observer, Place, Queued, work_off
 
 DRAWS = 1000
 Verdict = Literal["agrees", "differs", "table contradicts itself", "not comparable", "one seed", "not run", ""]
@@ -82,28 +82,27 @@ def chosen(table: Table, columns: Sequence[str]) -> tuple[Column, ...]:
 
 def reproduce(
     table: Table,
-    ledger: Path,
+    place: Place,
     *,
     seeds: Sequence[int],
     columns: Sequence[str] = (),
     methods: Sequence[str] = (),
     quick: bool = False,
     workers: int | None = None,
-    root: str | Path | None = None,
-    tell: Tell = lambda done: None,
+    observer: Observer | None = None,
 ) -> Reproduced:
     """Run what is missing of a table, and put it together. Resumable; on all cores."""
     asked = chosen(table, columns)
     if quick:
         table = quickly(replace(table, columns=asked))
         asked, seeds = table.columns, seeds[: table.quick.seeds]
-    jobs = {job.name: job for job in _jobs(table, asked, seeds, methods)}
-    failed = work_off(list(jobs.values()), ledger, workers=workers, root=root, tell=tell)
-    found = put_together(table, asked, collected(table, asked, seeds, ledger))
+    queue = {item.name: item for item in _queued(table, asked, seeds, methods)}  # columns may share runs
+    failed = work_off(list(queue.values()), place, workers=workers, observer=observer)
+    found = put_together(table, asked, collected(table, asked, seeds, place.ledger))
     return replace(found, failed=tuple(failed), cut=table.quick if quick else None)
 
 
-def _jobs(table: Table, columns: Iterable[Column], seeds: Iterable[int], methods: Sequence[str]) -> Iterable[Job]:
+def _queued(table: Table, columns: Iterable[Column], seeds: Iterable[int], methods: Sequence[str]) -> Iterable[Queued]:
     for method in methods:
         if method not in table.methods:
             raise unknown(f"method of {table.reference}", method, table.methods)
@@ -113,7 +112,7 @@ def _jobs(table: Table, columns: Iterable[Column], seeds: Iterable[int], methods
                 values = merge({"runtime": "serial"}, table.experiment(method, column, seed))
                 name = _name(table, method, column, seed)
                 built = Experiment.build(values, f"{table.reference}, {method}")
-                yield Job(name, built.values() | {"name": name})
+                yield Queued(name, built.values() | {"name": name})
 
 
 def _name(table: Table, method: str, column: Column, seed: int) -> str:

@@ -30,5 +30,5 @@ class Sharing(Settings):
     def models(self, server: Any) -> dict[str, Tensor]:
         return {"global": server.x} if self.share == "all" else {}
 
-    def personal(self, server: Any, me: Any, client: int, layout: Layout) -> Tensor | None:
-        return None if self.share == "all" else self.whole(server.x, me.head, layout)
+    def personal(self, down: Any, me: Any, layout: Layout) -> Tensor | None:
+        return None if self.share == "all" else self.whole(down.x, me.head, layout)

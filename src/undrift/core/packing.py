@@ -1,0 +1,38 @@
+"""Tensors and a small header as bytes, and back: safetensors and JSON. It knows neither records nor clients."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import save
+from safetensors.torch import load
+from torch import Tensor
+
+
+def pack(tensors: Mapping[str, Tensor], header: Mapping[str, Any] | None = None) -> bytes:
+    """Tensors, and a JSON header, as safetensors bytes."""
+    arrays = {name: t.detach().cpu().contiguous().numpy() for name, t in tensors.items()}
+    return save(arrays, metadata={"undrift": json.dumps(header)} if header else None)
+
+
+def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the header of safetensors bytes. Raises ``ValueError`` for anything else."""
+    try:
+        tensors = load(data)
+        length = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+        return tensors, json.loads(metadata.get("undrift", "{}"))
+    except (SafetensorError, KeyError, UnicodeDecodeError) as error:
+        raise ValueError(f"not a valid message: {error}") from None
+
+
+@functools.lru_cache(maxsize=1024)
+def packed_size(parts: tuple[tuple[str, str, tuple[int, ...]], ...], classes: int) -> int:
+    """The length of what ``pack`` makes of tensors of these names, types and shapes, without any."""
+    tensors = {name: torch.empty(shape, dtype=getattr(torch, dtype[6:])) for name, dtype, shape in parts}
+    return len(pack(tensors, {"held": "0" * classes} if classes else None))
