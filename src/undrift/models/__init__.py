@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from undrift.core.cost import profile
 from undrift.core.errors import unknown
-from undrift.data.dataset import Dataset
 from undrift.models.convnets import VGG16, AlexNet, CovidNet, FedADMCNN, FireNet, FireNetLight, HarNet
 from undrift.models.lenet import LeNetFast, LeNetHar, LeNetPlain
 from undrift.models.linear import MLP, SVM, Linear, Logistic
@@ -52,7 +51,16 @@ def build(name: str, shape: tuple[int, ...], classes: int, **settings: Any) -> n
     return spec(name, **settings).build(shape, classes)
 
 
-def default_model(dataset: Dataset) -> str:
+class Task(Protocol):
+    """What a model must suit: the shape of an input, and the number of classes (None: a number is predicted)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def classes(self) -> int | None: ...
+
+
+def default_model(dataset: Task) -> str:
     """The name of a model that suits the data: a starting point, not advice."""
     if dataset.classes is None:
         return "linear"
