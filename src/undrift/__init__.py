@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from undrift.experiment.start import run
     from undrift.ledger.history import History
     from undrift.ledger.store import Ledger
+    from undrift.studies.advise import advise
+    from undrift.studies.compare import compare
+    from undrift.studies.sweep import sweep
+    from undrift.version import __version__
 
 # The module that a name comes from; the same names as above, for those who are not type checkers.
 _HOME = {
@@ -50,7 +54,11 @@ _HOME = {
     "Training": "core.training",
     "Upload": "core.records",
     "Vector": "core.records",
+    "__version__": "version",
+    "advise": "studies.advise",
+    "compare": "studies.compare",
     "run": "experiment.start",
+    "sweep": "studies.sweep",
 }
 
 
@@ -90,8 +98,12 @@ __all__ = [
     "Training",
     "Upload",
     "Vector",
+    "__version__",
+    "advise",
     "algorithms",
+    "compare",
     "data",
     "models",
     "run",
+    "sweep",
 ]

@@ -17,6 +17,7 @@ from undrift.core.training import Training
 from undrift.deploy.coordinator import Remote, Roster, Rules, register, roster
 from undrift.deploy.pipe import Direct, Pipe
 from undrift.deploy.policy import Policy
+from undrift.deploy.protocol import Kind
 from undrift.deploy.site import Data, Site
 from undrift.experiment.deployed import Installed
 
@@ -30,7 +31,7 @@ class Workshop(Installed):
     def __init__(self, simulated: Federation) -> None:
         self.simulated = simulated
 
-    def model(self, experiment: Mapping[str, Any], shape: tuple[int, ...], classes: int | None) -> Model:
+    def model(self, experiment: Mapping[str, Any], task: Any) -> Model:
         whole = self.simulated
         training = Training.create(**experiment["train"])
         return Model(module=whole.module, loss=whole.loss, training=training, sample=whole.x[:1], seed=whole.seed)
@@ -45,10 +46,11 @@ def data_of(simulated: Federation, client: int) -> Data:
     test = simulated.test
     tested = test.at(client) if test is not None else torch.empty(0, dtype=torch.int64)
     whole = test if test is not None else simulated
+    kind = Kind(tuple(simulated.x.shape[1:]), simulated.layout.classes, simulated.layout.classes)
     content = hashlib.sha256(simulated.x[rows].numpy().tobytes()).hexdigest()
     return Data(
         simulated.x[rows], simulated.y[rows], whole.x[tested], whole.y[tested],
-        classes=simulated.layout.classes, content=content, augment=simulated.augment,
+        kind, content=content, augment=simulated.augment,
     )  # fmt: skip
 
 
@@ -103,7 +105,7 @@ def coordinated(
     found = roster(present)
     federation = registered(simulated, found)
     method = resolved(method, federation)
-    settled = {"algorithm": {"name": type(method).name(), **plain(method)}, "classes": found.classes}
+    settled = {"algorithm": {"name": type(method).name(), **plain(method)}}
     remote = Remote(federation, pipe, found, method, run, experiment, settled, rules or Rules(deadline=SOON))
     remote.states = states if states is not None else Memory()
     return Loop(federation, method, remote, participate or len(found))

@@ -25,7 +25,7 @@ from undrift.core.settings import Settings, at_least, positive
 from undrift.core.wire import Request
 from undrift.deploy import protocol
 from undrift.deploy.pipe import Failure, Pipe
-from undrift.deploy.protocol import Letter, Refusal
+from undrift.deploy.protocol import Kind, Letter, Refusal
 
 JOINING = 60.0  # seconds to make a run ready at a site
 
@@ -71,9 +71,7 @@ class Roster:
     """Who takes part. The client numbers are the places in ``members``, by name; they never change in a run."""
 
     members: tuple[Member, ...]
-    shape: tuple[int, ...]
-    classes: int | None
-    class_names: tuple[str, ...] = ()
+    task: Kind
     session: int = 1  # later than any that a site has joined
 
     def __len__(self) -> int:
@@ -110,21 +108,19 @@ def roster(present: Mapping[str, Letter]) -> Roster:
     """The sites that said hello, with what they must have in common. ``InvalidInput`` if they have not."""
     members, kinds = [], {}
     for site, letter in sorted(present.items()):
-        header = letter.header
-        counts = header.get("counts")
+        counts = letter.header.get("counts")
         told = tuple(map(int, counts)) if isinstance(counts, list) else None
         members.append(Member(site, letter.number("samples"), letter.number("test"), letter.text("data"), told))
-        classes = None if header.get("classes") is None else letter.number("classes", 1 << 20)
-        kinds[site] = (letter.shape("shape"), classes, tuple(map(str, header.get("class_names", ()))))
+        kinds[site] = Kind.of(letter.table("task"))
     first = next(iter(kinds))
+    words = {"shape": "inputs of shape", "classes": "classes", "outputs": "outputs", "class_names": "classes called"}
     for site, kind in kinds.items():
-        for what, mine, theirs in zip(
-            ("inputs of shape", "classes", "classes called"), kinds[first], kind, strict=True
-        ):
+        for part, what in words.items():
+            mine, theirs = getattr(kinds[first], part), getattr(kind, part)
             if mine != theirs:
                 raise InvalidInput(f"{first} has {what} {mine}, and {site} has {theirs}: all sites must have the same")
     session = 1 + max(letter.number("session") for letter in present.values())
-    return Roster(tuple(members), *kinds[first], session=session)
+    return Roster(tuple(members), kinds[first], session)
 
 
 def _opened(answer: bytes | Failure) -> Letter:

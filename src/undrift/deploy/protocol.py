@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 
@@ -53,6 +53,32 @@ class Refusal(Exception):
     def __init__(self, kind: Trouble, sentence: str) -> None:
         super().__init__(sentence)
         self.kind: Trouble = kind
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What there is to learn, the same at all sites. ``classes`` is None where numbers are predicted."""
+
+    shape: tuple[int, ...]  # of an input
+    classes: int | None
+    outputs: int
+    class_names: tuple[str, ...] = ()
+    name: ClassVar[str] = "the sites' data"
+
+    def plain(self) -> dict[str, Any]:
+        return {**vars(self), "shape": list(self.shape), "class_names": list(self.class_names)}
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> Kind:
+        """The inverse of ``plain``, for values that somebody sent."""
+        shape, classes, outputs = values.get("shape"), values.get("classes"), values.get("outputs")
+        names = values.get("class_names", [])
+        counts = [outputs, *(shape if isinstance(shape, list) else [None]), *([] if classes is None else [classes])]
+        if not all(type(n) is int and 0 < n < 2**24 for n in counts) or len(counts) > 2 + AXES:
+            raise _bad("it does not say of what shape the samples are")
+        if not isinstance(names, list) or len(names) > 10_000 or not all(isinstance(n, str) for n in names):
+            raise _bad("its names of classes are none")
+        return Kind(tuple(shape or ()), classes, int(outputs or 0), tuple(name[:TEXT] for name in names))
 
 
 @dataclass(frozen=True)
@@ -94,17 +120,6 @@ class Letter:
         if not isinstance(value, dict):
             raise _bad(f"{name!r} is not a table")
         return value
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        value = self.header.get(name)
-        if (
-            not isinstance(value, list)
-            or len(value) > AXES
-            or not all(type(n) is int and 0 < n < 2**31 for n in value)
-            or math.prod(value) > 2**31
-        ):
-            raise _bad(f"{name!r} is not the shape of a sample")
-        return tuple(value)
 
     def identity(self) -> str:
         """A hash of the task: of all that its answer depends on, not of when or how often it was sent."""

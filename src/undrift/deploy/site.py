@@ -33,7 +33,7 @@ from undrift.core.wire import Request, StateLost, answer
 from undrift.deploy import protocol
 from undrift.deploy.journal import Journal
 from undrift.deploy.policy import Approvals, Policy, write
-from undrift.deploy.protocol import Letter, Refusal
+from undrift.deploy.protocol import Kind, Letter, Refusal
 from undrift.deploy.vault import Vault
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
@@ -49,18 +49,13 @@ class Data:
     y: Tensor
     x_test: Tensor
     y_test: Tensor
-    classes: int | None  # None: y holds numbers to predict
-    class_names: tuple[str, ...] = ()
+    task: Kind
     content: str = ""  # a hash of all of it
     augment: Augment | None = None
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.x.shape[1:])
-
     def counts(self) -> list[int] | None:
         """How many training samples there are of each class."""
-        return None if self.classes is None else self.y.bincount(minlength=self.classes).tolist()
+        return None if self.task.classes is None else self.y.bincount(minlength=self.task.classes).tolist()
 
 
 class Workshop(Protocol):
@@ -68,7 +63,7 @@ class Workshop(Protocol):
 
     def method(self, section: Mapping[str, Any]) -> Method: ...
 
-    def model(self, experiment: Mapping[str, Any], shape: tuple[int, ...], classes: int | None) -> Model: ...
+    def model(self, experiment: Mapping[str, Any], task: Kind) -> Model: ...
 
 
 @dataclass
@@ -143,9 +138,7 @@ class Site:
         told = {
             "samples": len(data.x),
             "test": len(data.x_test) if len(data.x_test) >= self.policy.smallest_count else 0,
-            "shape": list(data.shape),
-            "classes": data.classes,
-            "class_names": list(data.class_names),
+            "task": data.task.plain(),
             "counts": data.counts() if self.policy.class_counts else None,
             "data": data.content,
         }
@@ -188,7 +181,7 @@ class Site:
         data, client, session = self.data, int(joined["client"]), int(joined["session"])
         settled = joined["settled"]
         method = self.workshop.method(settled["algorithm"])
-        made = self.workshop.model({**joined["experiment"], **settled}, data.shape, settled.get("classes"))
+        made = self.workshop.model({**joined["experiment"], **settled}, data.task)
         model = replace(made, augment=data.augment)
         holding = Holding.of(client, data.x, data.y, data.x_test, data.y_test)
         kind: Any = method.records()["client"]

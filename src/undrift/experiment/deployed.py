@@ -23,7 +23,7 @@ from undrift.core.training import Training
 from undrift.deploy.coordinator import Roster, Rules
 from undrift.experiment.description import Experiment, Plan, label_of, made_method, made_model
 from undrift.experiment.evaluate import Evaluator
-from undrift.models import LOSSES, default_model, spec
+from undrift.models import Task, default_model, fitted, spec
 from undrift.version import version
 
 
@@ -33,14 +33,14 @@ class Installed:
     def method(self, section: Mapping[str, Any]) -> Method:
         return made_method(section, "the experiment")
 
-    def model(self, experiment: Mapping[str, Any], shape: tuple[int, ...], classes: int | None) -> Model:
-        chosen = made_model(experiment["model"], "the experiment")
+    def model(self, experiment: Mapping[str, Any], task: Task) -> Model:
         seed = experiment["seed"]
+        factory, loss = fitted(made_model(experiment["model"], "the experiment"), task)
         return Model(
-            module=build(lambda: chosen.build(shape, classes or 1), seed),
-            loss=LOSSES[chosen.loss],
+            module=build(factory, seed),
+            loss=loss,
             training=Training.create(**experiment["train"]),
-            sample=torch.zeros(1, *shape),
+            sample=torch.zeros(1, *task.shape),
             seed=seed,
         )
 
@@ -111,9 +111,9 @@ def deploy(experiment: Experiment, roster: Roster, told: Mapping[str, Any]) -> D
         raise InvalidInput(f"{method.title} pools everybody's data: a federation of sites cannot run it")
     if plan.participate and plan.participate > len(roster):
         raise InvalidInput(f"participate = {plan.participate} is more than the {len(roster)} sites there are")
-    model = experiment.model or spec(default_model(roster))
-    settled: dict[str, Any] = {"model": {"name": model.name, **model.values()}, "classes": roster.classes}
-    shared = Installed().model({**told, **settled}, roster.shape, roster.classes)
+    model = experiment.model or spec(default_model(roster.task))
+    settled: dict[str, Any] = {"model": {"name": model.name, **model.values()}}
+    shared = Installed().model({**told, **settled}, roster.task)
     federation = Registered(
         module=shared.module,
         loss=shared.loss,
@@ -126,7 +126,7 @@ def deploy(experiment: Experiment, roster: Roster, told: Mapping[str, Any]) -> D
     method = resolved(method, federation)
     settled["algorithm"] = {"name": type(method).name(), **_plain(method.values())}
     participate = plan.participate or len(roster)
-    evaluator = Evaluator(federation, roster.classes)
+    evaluator = Evaluator(federation, roster.task.classes)
     return Deployed(method, federation, evaluator, participate, replace(plan), roster, settled)
 
 

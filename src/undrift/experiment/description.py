@@ -30,7 +30,9 @@ class Plan(Settings):
     rounds: Annotated[int, "number of rounds", at_least(1)] = 50
     seed: Annotated[int, "the one source of randomness", at_least(0)] = 1
     eval_every: Annotated[int, "evaluate every so many rounds (and after the last)", at_least(1)] = 1
-    target: Annotated[float | None, "target accuracy for the cost-to-target figures", between(0, 1)] = None
+    target: Annotated[
+        float | None, "target accuracy for the cost-to-target figures", between(0, 1, "a share: 0.9 for 90 %")
+    ] = None
     public: Annotated[float, "share of the training set that the server holds (pFedMo)", between(0, 0.5)] = 0.01
     scoring: Annotated[int, "public inputs that the server only looks at (pFedMo)", at_least(1)] = 64
     others_public: Annotated[

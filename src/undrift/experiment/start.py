@@ -22,7 +22,8 @@ from undrift.experiment.progress import Glance, Watcher
 from undrift.experiment.recorder import InLedger, InMemory, tracked
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
-from undrift.models import LOSSES, ModelSpec, default_model, spec
+from undrift.models import ModelSpec, default_model, fitted, spec
+from undrift.runtimes import check_workers
 
 
 def run(
@@ -30,7 +31,7 @@ def run(
     *,
     data: Dataset | str = "digits",
     partition: Partitioner | str = "dirichlet",
-    model: ModelLike | str | None = None,
+    model: ModelLike | ModelSpec | str | None = None,
     loss: Loss | None = None,
     training: Training | None = None,
     ledger: str | Path | None = None,
@@ -38,6 +39,7 @@ def run(
     watch: Watcher | None = None,
     resume: bool = False,
     track: str | None = None,
+    facts: Mapping[str, Any] | None = None,
     runtime: str = "serial",
     **plan: Any,
 ) -> Result:
@@ -46,12 +48,13 @@ def run(
     A factory, rather than a module, lets the seed cover the initial weights too. ``plan`` takes ``clients``,
     ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. With ``ledger`` every round
     is recorded; ``resume=True`` goes on with the run of that name where it stopped. ``track`` writes the rounds to
-    ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without.
+    ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without. ``facts`` are recorded beside the description.
     """
     method, dataset = _method(algorithm), _dataset(data)
     partition, training = _partitioner(partition), _training(training)
     made = Plan.create(**{"runtime": runtime, **plan})
-    chosen = spec(model or default_model(dataset)) if model is None or isinstance(model, str) else None
+    check_workers(made.workers)
+    chosen = _spec(model, dataset)
     source = SOURCES[data].create() if isinstance(data, str) else None
     if chosen is not None and source is not None and loss is None:  # all is named: the command line can go on with it
         experiment = Experiment(method, source, partition, chosen, train=training, plan=made)
@@ -62,7 +65,7 @@ def run(
             "algorithm": {"name": type(method).name(), **method.values()},
             "data": {"name": dataset.name},
             "partition": {"name": partition.name, **partition.values()},
-            "model": {"name": "own" if chosen is None else chosen.name},
+            "model": {"name": "own"} if chosen is None else {"name": chosen.name, **chosen.values()},
             "train": training.values(),
             **{k: v for k, v in made.values().items() if v is not None},
             "own": True,
@@ -75,7 +78,7 @@ def run(
             found = book.run(title)
             check_same(found, prepared)
         else:
-            found = book.add(title, description, prepared.facts())
+            found = book.add(title, description, prepared.facts() | dict(facts or {}))
         return execute(prepared, tracked(InLedger(book, found), track), watch=watch)
 
 
@@ -92,6 +95,7 @@ def start_experiment(
     workers: int | None = None,
 ) -> Result:
     """Run a described experiment from its beginning. ``extra`` is recorded among the run's facts."""
+    check_workers(workers or experiment.plan.workers)
     dataset = dataset if dataset is not None else experiment.data.load(data_root(root))
     experiment = completed(experiment, dataset)
     prepared = prepare_experiment(experiment, root, dataset)
@@ -201,10 +205,21 @@ def _training(given: Any) -> Training:
     return given
 
 
+def _spec(given: Any, dataset: Dataset) -> ModelSpec | None:
+    """The named model; None for the user's own."""
+    if isinstance(given, ModelSpec):
+        return given
+    if given is None or isinstance(given, str):
+        return spec(given or default_model(dataset))
+    if not isinstance(given, nn.Module) and not callable(given):
+        raise InvalidInput(f"model must be a name, an nn.Module or a function that makes one, not {given!r}")
+    return None
+
+
 def _own(model: Any, chosen: ModelSpec | None, loss: Loss | None, dataset: Dataset) -> tuple[ModelLike, Loss]:
     """The user's model and loss, or those of a named model."""
     if chosen is not None:
-        shape, classes = dataset.shape, dataset.classes or 1
-        return (lambda: chosen.build(shape, classes)), loss or LOSSES[chosen.loss]
+        build, own = fitted(chosen, dataset)
+        return build, loss or own
     usual = nn.functional.cross_entropy if dataset.classes is not None else nn.functional.mse_loss
     return model, loss or usual

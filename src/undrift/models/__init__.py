@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,11 +10,11 @@ import torch
 from torch import nn
 
 from undrift.core.cost import profile
-from undrift.core.errors import unknown
+from undrift.core.errors import InvalidInput, unknown
 from undrift.models.convnets import VGG16, AlexNet, CovidNet, FedADMCNN, FireNet, FireNetLight, HarNet
 from undrift.models.lenet import LeNetFast, LeNetHar, LeNetPlain
 from undrift.models.linear import MLP, SVM, Linear, Logistic
-from undrift.models.losses import LOSSES
+from undrift.models.losses import LOSSES, Loss, aligned
 from undrift.models.resnet import ResNet8, ResNet18
 from undrift.models.spec import ModelSpec
 
@@ -52,12 +53,25 @@ def build(name: str, shape: tuple[int, ...], classes: int, **settings: Any) -> n
 
 
 class Task(Protocol):
-    """What a model must suit: the shape of an input, and the number of classes (None: a number is predicted)."""
+    """What a model must suit. ``classes`` is None where numbers are predicted."""
 
+    @property
+    def name(self) -> str: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
     def classes(self) -> int | None: ...
+    @property
+    def outputs(self) -> int: ...
+
+
+def fitted(model: ModelSpec, dataset: Task) -> tuple[Callable[[], nn.Module], Loss]:
+    """A model for these data: how to make it, and the loss it is trained with."""
+    if dataset.classes is None and not model.regresses:
+        able = ", ".join(name for name, kind in MODELS.items() if kind.regresses)
+        raise InvalidInput(f"model {model.name}: it tells classes apart, and {dataset.name} has numbers: use {able}")
+    loss = LOSSES[model.loss if dataset.classes is not None else "mse"]
+    return model.factory(dataset.shape, dataset.outputs), loss
 
 
 def default_model(dataset: Task) -> str:
@@ -99,4 +113,15 @@ def catalogue() -> list[ModelRow]:
     return rows
 
 
-__all__ = ["LOSSES", "MODELS", "ModelRow", "ModelSpec", "build", "catalogue", "default_model", "spec"]
+__all__ = [
+    "LOSSES",
+    "MODELS",
+    "ModelRow",
+    "ModelSpec",
+    "aligned",
+    "build",
+    "catalogue",
+    "default_model",
+    "fitted",
+    "spec",
+]
