@@ -17,7 +17,7 @@ from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import Setting, Settings, at_least, between
 from undrift.core.training import Training
-from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source
+from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source, data_root
 from undrift.data.skew import FeatureSkew
 from undrift.models import MODELS, ModelSpec
 
@@ -76,14 +76,8 @@ class Experiment:
                 raise InvalidInput(f"{where}: [{name}] must be a table or a name, not {section!r}{more}")
         data = _named("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
         method = made_method(sections["algorithm"], f"{where}: [algorithm]")
-        natural = bool(getattr(data, "client", None))
-        partition = _named(
-            "partition",
-            PARTITIONERS,
-            sections["partition"],
-            "column" if natural else "dirichlet",
-            f"{where}: [partition]",
-        )
+        usual = usual_partition(data.name, data.values())
+        partition = _named("partition", PARTITIONERS, sections["partition"], usual, f"{where}: [partition]")
         model = made_model(sections["model"], f"{where}: [model]") if sections["model"] else None
         skew = _create(FeatureSkew, sections["skew"], f"{where}: [skew]")
         train = _create(Training, sections["train"], f"{where}: [train]")
@@ -138,6 +132,12 @@ class Experiment:
     def label(self) -> str:
         """The method and the settings that differ from its defaults."""
         return label_of(self.algorithm)
+
+
+def usual_partition(data: str, options: Mapping[str, Any]) -> str:
+    """The partition where none is named: the data's own clients, or a Dirichlet draw."""
+    natural = data in SOURCES and SOURCES[data].names_clients(options, data_root())
+    return "column" if natural else "dirichlet"
 
 
 def label_of(method: Method) -> str:

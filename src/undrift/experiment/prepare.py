@@ -29,6 +29,7 @@ from undrift.models import ModelSpec, aligned, default_model, fitted, spec
 from undrift.version import version
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+MOST_NAMES = 10_000  # clients whose names are kept with a run
 
 
 class Ready(Protocol):
@@ -90,6 +91,10 @@ class Prepared:
             },
         }
         labels = self.dataset.labels
+        if self.dataset.label_names:
+            facts["class_names"] = list(self.dataset.label_names)
+        if self.partition.names is not None and len(self.partition) <= MOST_NAMES:
+            facts["client_names"] = [str(name) for name in self.partition.names]
         if labels is not None and len(self.partition) <= 500:
             facts["histogram"] = self.partition.histogram(labels, int(labels.max()) + 1).tolist()
         if self.dataset.classes is not None and len(self.dataset.y_test):
