@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import shlex
 import tomllib
@@ -18,6 +19,7 @@ import pytest
 from ledgers import add_run, histories
 from undrift import cli
 from undrift.analysis.curves import smoothed
+from undrift.analysis.selection import selected
 from undrift.core.errors import InvalidInput
 from undrift.data import PARTITIONERS
 from undrift.experiment.description import Experiment
@@ -205,6 +207,65 @@ def test_export_to_csv_json_and_parquet_agree(two: Ledger, tmp_path: Path) -> No
     assert table[0]["note xi"] is None
     with pytest.raises(InvalidInput, match=r"\.csv, \.parquet, \.json"):
         export(runs, tmp_path / "runs.xlsx")
+
+
+def no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def test_json_is_json_where_there_is_no_number(
+    book: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_run(book, "fedavg", 1, [None, None], notes={"xi": math.nan})
+    export(histories(book), tmp_path / "runs.json")
+    (run,) = json.loads((tmp_path / "runs.json").read_text(), parse_constant=no_constant)
+    assert run["rounds"][0]["note xi"] is None
+    for line in (["show"], ["show", "fedavg"]):
+        assert cli.run([*line, "--json", "--ledger", str(book.path)]) == 0
+        found = json.loads(capsys.readouterr().out, parse_constant=no_constant)
+        assert (found[0] if line == ["show"] else found)["final"] is None
+
+
+@pytest.fixture
+def studies(book: Ledger) -> Ledger:
+    """A comparison that was made twice, then runs of their own."""
+    for mark in ("", "-2"):
+        for method in ("fedavg", "fedtrip"):
+            for seed in (1, 2):
+                add_run(book, method, seed, [0.2, 0.5], name=f"first/{method}/seed{seed}{mark}")
+    add_run(book, "fedavg", 1, [0.5], name="alone")
+    return book
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ([], ["alone"]),
+        (["alone"], ["alone"]),
+        (["1"], ["first/fedavg/seed1"]),
+        (["first"], [f"first/{m}/seed{s}-2" for m in ("fedavg", "fedtrip") for s in (1, 2)]),
+        (["first/fedtrip"], ["first/fedtrip/seed1-2", "first/fedtrip/seed2-2"]),
+        (["first/*/seed1"], ["first/fedavg/seed1", "first/fedtrip/seed1"]),
+        (["first/fedavg/seed1"], ["first/fedavg/seed1"]),
+        (["al", "alone", "9"], ["alone"]),
+    ],
+)
+def test_runs_are_chosen_by_comparison_beginning_or_pattern(
+    studies: Ledger, tmp_path: Path, names: list[str], found: list[str]
+) -> None:
+    assert [run.name for run in selected(studies, names)] == found
+    assert cli.run(["export", *names, "-o", str(tmp_path / "runs.json"), "--ledger", str(studies.path)]) == 0
+    assert [run["run"] for run in json.loads((tmp_path / "runs.json").read_text())] == found
+    assert cli.run(["report", *names, "-o", str(tmp_path / "r.html"), "--ledger", str(studies.path)]) == 0
+    assert cli.run(["plot", "curves", *names, "-o", str(tmp_path / "c.png"), "--ledger", str(studies.path)]) == 0
+
+
+def test_without_a_name_the_latest_comparison(studies: Ledger) -> None:
+    for method in ("fedavg", "fedtrip"):
+        add_run(studies, method, 1, [0.2], name=f"second/{method}/seed1")
+    assert [run.name for run in selected(studies)] == ["second/fedavg/seed1", "second/fedtrip/seed1"]
+    with pytest.raises(InvalidInput, match="matches"):
+        selected(studies, ["third*"])
 
 
 def test_a_name_does_not_become_a_formula(book: Ledger, tmp_path: Path) -> None:

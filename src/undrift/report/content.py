@@ -13,6 +13,7 @@ from typing import Any
 from undrift.analysis.comparison import Comparer, Comparison, CostToTarget, Row
 from undrift.analysis.groups import grouped
 from undrift.analysis.intervals import Spread
+from undrift.analysis.verdict import verdict
 from undrift.core.errors import InvalidInput
 from undrift.core.figure import Figure
 from undrift.ledger.history import COSTS, History
@@ -166,7 +167,7 @@ def _verdict(comparer: Comparer, figures: Sequence[Figure], target: float | None
     chosen = comparer.at(target)
     best = max(comparer.best(group) for group in comparer.groups)
     targets = {chosen.target} if chosen.target is not None else set()
-    if chosen.figure.share:
+    if chosen.target is not None:
         fine = [*range(10, 900, 10), *range(900, 1001, 5)]  # per mille: whole per cents, finer near the top
         steps = range(50, 1001, 50) if coarse else fine
         targets |= {step / 1000 for step in steps if step / 1000 <= best + 0.02}
@@ -192,6 +193,7 @@ def _row(found: Comparison, row: Row, figures: Sequence[Figure]) -> dict[str, An
         "best": _spread(row.best),
         "rejected": row.rejected,
         "skipped": row.skipped,
+        "diverged": len(row.diverged),
     }
 
 
@@ -208,21 +210,28 @@ def _at(found: Comparison) -> dict[str, Any]:
         "headline": first.claim,
         "evidence": first.detail,
         "verdicts": [str(sentence) for sentence in rest],
-        "costs": [{name: _cost(row.costs[name]) for name in row.costs} for row in found.rows],
+        "costs": [_costs(found, row) for row in found.rows],
         "ranks": [ranked.index(row) for row in found.rows],
     }
 
 
-def _cost(found: CostToTarget) -> dict[str, Any]:
+def _costs(found: Comparison, row: Row) -> dict[str, Any]:
+    judged = verdict(found, row)
+    praised = not (judged.fell or judged.ended_worse or row.diverged)
+    return {name: _cost(cost, praised) for name, cost in row.costs.items()}
+
+
+def _cost(found: CostToTarget, praised: bool) -> dict[str, Any]:
+    """``standing`` colours the ratio: only what is more than chance, and never what did not last."""
     ratio = found.ratio
-    clear = ratio is not None and ratio.clear(1)
+    standing = "" if ratio is None or not ratio.clear(1) else "better" if ratio.low > 1 else "worse"
     return {
         "value": short(found.value),
         "own": short(found.per_seed_mean),
         "reached": found.reached,
         "compared": ratio is not None,
         "ratio": None if ratio is None else short(ratio.value),  # None too where it has no bound
-        "standing": "" if ratio is None or not clear else "better" if ratio.low > 1 else "worse",
+        "standing": standing if praised or standing == "worse" else "",
     }
 
 

@@ -50,6 +50,7 @@ def cells(comparison: Comparison, row: Row) -> list[str]:
     label = row.label + (" (baseline)" if comparison.is_baseline(row) and len(comparison.rows) > 1 else "")
     model = row.group.figure.model
     label += "" if model == GLOBAL else f" ({model})"  # another figure than that of the others
+    label += " (diverged)" if row.diverged else ""
     seeds, final, best, rejected = plain_cells(row)
     return [label, seeds, final, best, *cost_cells(comparison, row), rejected]
 
