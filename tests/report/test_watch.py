@@ -228,7 +228,7 @@ def test_another_site_cannot_read_it_through_a_name_that_points_here(book: Ledge
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.2", "::", "example.org"])
 def test_other_machines_need_a_token(book: Ledger, host: str) -> None:
     assert not is_local(host)
-    with pytest.raises(InvalidInput, match="--token"):
+    with pytest.raises(InvalidInput, match="give a token"):
         Server(Follower(book.path, []), host, 0, None)
 
 
