@@ -30,7 +30,7 @@ from undrift.cli.flags import ExperimentCommand, as_changes, given
 from undrift.cli.showing import announce
 from undrift.core.errors import InvalidInput
 from undrift.data import data_root
-from undrift.experiment.description import Experiment, merge, parse_method, read_toml
+from undrift.experiment.description import Experiment, merge, parse_method, read_toml, usual_partition
 from undrift.experiment.execute import Result
 from undrift.experiment.prepare import completed, refuse
 from undrift.experiment.start import resume_experiment, start_experiment
@@ -85,10 +85,13 @@ def description(
         chosen["algorithm"] = parse_method(algorithm[0])
         chosen["train"] = chosen["algorithm"].pop("train", {})  # beneath the flags
     base = merge(base, chosen)
+    source = _name(base, "data", "digits")
+    section = base.get("data", {})
+    options = {**(section if isinstance(section, Mapping) else {}), **given(ctx)}
     names = {
         "algorithm": [text.split(":")[0] for text in algorithm] if algorithm else [_name(base, "algorithm", "fedavg")],
-        "data": [_name(base, "data", "digits")],
-        "partition": [_name(base, "partition", "column" if "client" in given(ctx) else "dirichlet")],
+        "data": [source],
+        "partition": [_name(base, "partition", usual_partition(source, options))],
         "model": [_name(base, "model", "mlp")],
         "train": [""],
         "skew": [""],

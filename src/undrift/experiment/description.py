@@ -18,7 +18,7 @@ from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import Setting, Settings, at_least, between
 from undrift.core.training import Training
-from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source
+from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source, data_root
 from undrift.data.skew import FeatureSkew
 from undrift.models import MODELS, ModelSpec
 
@@ -77,16 +77,10 @@ class Experiment:
                 raise InvalidInput(f"{where}: [{name}] must be a table or a name, not {section!r}{more}")
         sections["algorithm"], sections["train"] = _own_training(sections["algorithm"], sections["train"], where)
         data = _named("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
-        method = _method(sections["algorithm"], f"{where}: [algorithm]")
-        natural = bool(getattr(data, "client", None))
-        partition = _named(
-            "partition",
-            PARTITIONERS,
-            sections["partition"],
-            "column" if natural else "dirichlet",
-            f"{where}: [partition]",
-        )
-        model = _named("model", MODELS, sections["model"], "mlp", f"{where}: [model]") if sections["model"] else None
+        method = made_method(sections["algorithm"], f"{where}: [algorithm]")
+        usual = usual_partition(data.name, data.values())
+        partition = _named("partition", PARTITIONERS, sections["partition"], usual, f"{where}: [partition]")
+        model = made_model(sections["model"], f"{where}: [model]") if sections["model"] else None
         skew = _create(FeatureSkew, sections["skew"], f"{where}: [skew]")
         train = _create(Training, sections["train"], f"{where}: [train]")
         plan = _create(Plan, {k: v for k, v in values.items() if k in plan_keys}, where)
@@ -140,6 +134,12 @@ class Experiment:
     def label(self) -> str:
         """The method and the settings that differ from its defaults."""
         return label_of(self.algorithm)
+
+
+def usual_partition(data: str, options: Mapping[str, Any]) -> str:
+    """The partition where none is named: the data's own clients, or a Dirichlet draw."""
+    natural = data in SOURCES and SOURCES[data].names_clients(options, data_root())
+    return "column" if natural else "dirichlet"
 
 
 def label_of(method: Method) -> str:
@@ -267,13 +267,20 @@ def components() -> dict[str, dict[str, tuple[Setting, ...]]]:
     }
 
 
-def _method(section: Mapping[str, Any], where: str) -> Method:
+def made_method(section: Mapping[str, Any], where: str) -> Method:
+    """The method that a section names."""
     values = dict(section)
     name = values.pop("name", "fedavg")
     if name not in algorithms.algorithms():
         raise _at(where, unknown("algorithm", str(name), algorithms.algorithms()))
     created: Method = _create(algorithms.algorithms()[name], values, where)
     return created
+
+
+def made_model(section: Mapping[str, Any], where: str) -> ModelSpec:
+    """The model that a section names."""
+    made: ModelSpec = _named("model", MODELS, section, "mlp", where)
+    return made
 
 
 def _named(kind: str, known: Mapping[str, type[Any]], section: Mapping[str, Any], default: str, where: str) -> Any:

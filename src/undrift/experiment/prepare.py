@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
-from undrift.core.federation import Federation, ModelLike, Rows, build
+from undrift.core.federation import Federation, ModelLike, Registered, Rows, build
 from undrift.core.loop import resolved
 from undrift.core.training import Training
 from undrift.core.vector import Layout, layout_of
@@ -29,6 +29,25 @@ from undrift.models import ModelSpec, aligned, default_model, fitted, spec
 from undrift.version import version
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+MOST_NAMES = 10_000  # clients whose names are kept with a run
+
+
+class Ready(Protocol):
+    """What can be played: a simulation (``Prepared``), or sites (``deployed.Deployed``)."""
+
+    @property
+    def method(self) -> Method: ...
+    @property
+    def federation(self) -> Federation | Registered: ...
+    @property
+    def evaluator(self) -> Evaluator: ...
+    @property
+    def participate(self) -> int: ...
+    @property
+    def plan(self) -> Plan: ...
+
+    def facts(self) -> dict[str, Any]:
+        """What the ledger stores beside the description."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +91,10 @@ class Prepared:
             },
         }
         labels = self.dataset.labels
+        if self.dataset.label_names:
+            facts["class_names"] = list(self.dataset.label_names)
+        if self.partition.names is not None and len(self.partition) <= MOST_NAMES:
+            facts["client_names"] = [str(name) for name in self.partition.names]
         if labels is not None and len(self.partition) <= 500:
             facts["histogram"] = self.partition.histogram(labels, int(labels.max()) + 1).tolist()
         if self.dataset.classes is not None and len(self.dataset.y_test):

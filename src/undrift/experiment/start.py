@@ -30,7 +30,7 @@ def run(
     algorithm: Method | str = "fedavg",
     *,
     data: Dataset | str = "digits",
-    partition: Partitioner | str = "dirichlet",
+    partition: Partitioner | str | None = None,
     model: ModelLike | ModelSpec | str | None = None,
     loss: Loss | None = None,
     training: Training | None = None,
@@ -45,13 +45,15 @@ def run(
 ) -> Result:
     """Train one method. Names or your own objects: a ``Dataset``, an ``nn.Module`` (or a factory of one), a loss.
 
+    Without ``partition`` the clients that the data name are used, or else a Dirichlet draw over the classes.
     A factory, rather than a module, lets the seed cover the initial weights too. ``plan`` takes ``clients``,
     ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. With ``ledger`` every round
     is recorded; ``resume=True`` goes on with the run of that name where it stopped. ``track`` writes the rounds to
     ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without. ``facts`` are recorded beside the description.
     """
     method, dataset = _method(algorithm), _dataset(data)
-    partition, training = _partitioner(partition), _training(training)
+    usual = "dirichlet" if dataset.client is None else "column"
+    partition, training = _partitioner(partition or usual), _training(training)
     made = Plan.create(**{"runtime": runtime, **plan})
     check_workers(made.workers)
     chosen = _spec(model, dataset)
@@ -137,6 +139,7 @@ def resume_experiment(
 def check_same(run: Run, prepared: Prepared) -> None:
     """Refuse to resume a run on other data, another partition or another model."""
     facts = prepared.facts()
+    then = run.facts | {"training": Training().values() | run.facts.get("training", {})}  # settings that came later
     for key, what in (
         ("data_fingerprint", "the data"),
         ("partition_fingerprint", "the partition"),
@@ -145,16 +148,17 @@ def check_same(run: Run, prepared: Prepared) -> None:
         ("training", "the training settings"),
         ("participate", "the clients per round"),
     ):
-        if facts[key] != run.facts.get(key):
+        if facts[key] != then.get(key):
             raise InvalidInput(
                 f"run {run.name!r} cannot go on: {what} differ from what it began with "
-                f"({run.facts.get(key)} then, {facts[key]} now)"
+                f"({then.get(key)} then, {facts[key]} now)"
             )
 
 
 def check_described(run: Run, experiment: Experiment) -> None:
     """A run of that name may only go on as the same experiment; more rounds are fine."""
-    differ = differences(run.experiment, experiment.values())
+    then = run.experiment if run.experiment.get("own") else Experiment.build(run.experiment).values()
+    differ = differences(then, experiment.values())
     if differ:
         raise InvalidInput(
             f"run {run.name!r} exists already with another {', '.join(differ)}: choose another name or another ledger"
