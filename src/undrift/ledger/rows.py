@@ -31,7 +31,9 @@ class Run:
     @property
     def label(self) -> str:
         """What to call the run in a table: the method with the settings that were given."""
-        return str(self.facts.get("label") or self.experiment.get("algorithm", {}).get("name", self.name))
+        label = str(self.facts.get("label") or self.experiment.get("algorithm", {}).get("name", self.name))
+        own = self.facts.get("own_training")  # of this method alone, among those it is compared with
+        return f"{label} [{own}]" if own else label
 
 
 @dataclass(frozen=True)
