@@ -15,6 +15,7 @@ import pytest
 import undrift
 from undrift import InvalidInput, Ledger
 from undrift.core.figure import Figure
+from undrift.ledger import store
 from undrift.ledger.rows import Entry, RoundRow
 
 ROUNDS = 8
@@ -24,17 +25,17 @@ ROUNDS = 8
 CHILD = """
 import os, signal, sys
 import undrift
-from undrift.ledger.store import Ledger
+from undrift.ledger import writing
 path, method, runtime, deadly, resume = sys.argv[1:6]
 if deadly != "0":
-    insert = Ledger._insert
-    def half(db, run, entry):
+    put = writing.put_round
+    def half(db, run, entry, states):
         if entry.round == int(deadly):
-            db.execute("DELETE FROM snapshots")  # a change that must not survive
+            db.execute("DELETE FROM states")  # a change that must not survive
             db.execute("INSERT INTO rejections VALUES (?, 99, 'x', 'half a transaction')", (run,))
             os.kill(os.getpid(), signal.SIGKILL)
-        insert(db, run, entry)
-    Ledger._insert = staticmethod(half)
+        put(db, run, entry, states)
+    writing.put_round = half
 def watch(where):
     print(where.round, flush=True)
     if "UNDRIFT_TEST_PAUSE" in os.environ:
@@ -58,13 +59,13 @@ def finish(path: Path, method: str, resume: bool = False) -> None:
 def contents(path: Path) -> dict[str, Any]:
     """All that a run left behind, without the clock."""
     db = sqlite3.connect(path)
-    timed = {"seconds", "client_seconds"}
+    timed = {"seconds", "client_seconds", "seal"}  # the seal covers the clock
     cursor = db.execute("SELECT * FROM rounds ORDER BY round")
     names = [c[0] for c in cursor.description]
     found: dict[str, Any] = {
         "rounds": [{n: v for n, v in zip(names, row, strict=True) if n not in timed} for row in cursor.fetchall()]
     }
-    for table in ("metrics", "client_metrics", "rejections", "snapshots", "kept"):
+    for table in ("metrics", "client_metrics", "rejections", "states", "pieces"):
         found[table] = sorted(map(repr, db.execute(f"SELECT * FROM {table}").fetchall()))
     found["status"] = db.execute("SELECT status FROM runs").fetchall()
     db.close()
@@ -79,7 +80,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
         finish(path, method)
         found[method] = contents(path)
         assert len(found[method]["rounds"]) == ROUNDS
-        assert found[method]["kept"]
+        assert found[method]["pieces"]
     return found
 
 
@@ -148,15 +149,15 @@ def test_a_run_on_other_data_or_settings_cannot_be_resumed(tmp_path: Path) -> No
 
 def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "l.sqlite"
-    connect = Ledger._connect
+    connect = store.connect
 
-    def small(self: Ledger) -> sqlite3.Connection:
-        db = connect(self)
+    def small(path: Path, durable: bool) -> sqlite3.Connection:
+        db = connect(path, durable)
         pages = db.execute("PRAGMA page_count").fetchone()[0]
         db.execute(f"PRAGMA max_page_count = {pages + 60}")
         return db
 
-    monkeypatch.setattr(Ledger, "_connect", small)
+    monkeypatch.setattr(store, "connect", small)
     with pytest.raises(InvalidInput, match="disk is full"):
         undrift.run("scaffold", clients=12, participate=4, rounds=30, seed=3, ledger=path, name="r")
     monkeypatch.undo()

@@ -6,6 +6,7 @@ Everything is named: data, partition, model and method. Users' own modules and t
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -75,11 +76,12 @@ class Experiment:
             elif not isinstance(section, Mapping):
                 more = "; `algorithms` lists those of a comparison" if name == "algorithm" else ""
                 raise InvalidInput(f"{where}: [{name}] must be a table or a name, not {section!r}{more}")
+        sections["algorithm"], sections["train"] = _own_training(sections["algorithm"], sections["train"], where)
         data = _named("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
-        method = _method(sections["algorithm"], f"{where}: [algorithm]")
+        method = made_method(sections["algorithm"], f"{where}: [algorithm]")
         usual = usual_partition(data.name, data.values())
         partition = _named("partition", PARTITIONERS, sections["partition"], usual, f"{where}: [partition]")
-        model = _named("model", MODELS, sections["model"], "mlp", f"{where}: [model]") if sections["model"] else None
+        model = made_model(sections["model"], f"{where}: [model]") if sections["model"] else None
         skew = _create(FeatureSkew, sections["skew"], f"{where}: [skew]")
         train = _create(Training, sections["train"], f"{where}: [train]")
         plan = _create(Plan, {k: v for k, v in values.items() if k in plan_keys}, where)
@@ -158,7 +160,9 @@ def short(value: Any) -> str:
 
 def tag(section: Mapping[str, Any]) -> str:
     """A method's section as it is written on a command line: the inverse of ``parse_method``."""
-    return ":".join([str(section["name"]), *(f"{k}={short(v)}" for k, v in section.items() if k != "name")])
+    flat = {k: v for k, v in section.items() if k not in ("name", "train")}
+    flat |= {f"train.{k}": v for k, v in section.get("train", {}).items()}
+    return ":".join([str(section["name"]), *(f"{k}={short(v)}" for k, v in flat.items())])
 
 
 LONGEST = 1 << 24  # bytes of an experiment file
@@ -216,21 +220,43 @@ def listed(text: str) -> list[str]:
 
 
 def parse_method(text: str) -> dict[str, Any]:
-    """``fedtrip`` or ``fedtrip:mu=0.4:first=init`` as a section; a list is written ``fedadm:budget=[10,20]``."""
+    """``fedtrip`` or ``fedtrip:mu=0.4:first=init`` as a section; a list is written ``fedadm:budget=[10,20]``.
+
+    ``slowmo:train.momentum=0`` is a training setting of this method alone.
+    """
     name, *pairs = text.strip().split(":")
     section: dict[str, Any] = {"name": name}
     found = algorithms.algorithms()
     if name not in found:
-        raise unknown("algorithm", name, found)
+        number = re.fullmatch(r"[-+.\d][-+.\de]*\]?", name)
+        more = "; a list in a setting is written in brackets, such as budget=[10,20]" if number else ""
+        raise InvalidInput(f"{unknown('algorithm', name, found)}{more}")
     settings = {s.name: s for s in found[name].settings()}
+    training = {f"train.{s.name}": s for s in Training.settings()}
     for pair in pairs:
         key, equals, value = pair.partition("=")
+        key = key.replace("-", "_")
         if not equals:
             raise InvalidInput(f"{text!r}: settings are written name:key=value")
-        if key not in settings:
-            raise unknown(f"setting of {name}", key, settings)
-        section[key] = settings[key].parse(value)
+        if key in training:
+            section.setdefault("train", {})[key.removeprefix("train.")] = training[key].parse(value)
+        elif key in settings:
+            section[key] = settings[key].parse(value)
+        else:
+            raise unknown(f"setting of {name}", key, training if key.startswith("train.") else settings)
     return section
+
+
+def _own_training(
+    method: Mapping[str, Any], shared: Mapping[str, Any], where: str
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """A method's section without its own training settings, and those on top of what all methods share."""
+    if "train" not in method:
+        return method, shared
+    own = method["train"]
+    if not isinstance(own, Mapping):
+        raise InvalidInput(f"{where}: a method's train must be a table, not {own!r}")
+    return {k: v for k, v in method.items() if k != "train"}, {**shared, **own}
 
 
 def components() -> dict[str, dict[str, tuple[Setting, ...]]]:
@@ -246,13 +272,20 @@ def components() -> dict[str, dict[str, tuple[Setting, ...]]]:
     }
 
 
-def _method(section: Mapping[str, Any], where: str) -> Method:
+def made_method(section: Mapping[str, Any], where: str) -> Method:
+    """The method that a section names."""
     values = dict(section)
     name = values.pop("name", "fedavg")
     if name not in algorithms.algorithms():
         raise _at(where, unknown("algorithm", str(name), algorithms.algorithms()))
     created: Method = _create(algorithms.algorithms()[name], values, where)
     return created
+
+
+def made_model(section: Mapping[str, Any], where: str) -> ModelSpec:
+    """The model that a section names."""
+    made: ModelSpec = _named("model", MODELS, section, "mlp", where)
+    return made
 
 
 def _named(kind: str, known: Mapping[str, type[Any]], section: Mapping[str, Any], default: str, where: str) -> Any:
