@@ -22,8 +22,17 @@ PATIENCE = 1  # and for those who read, when the log is to be cleared; if they d
 LOG = 16 << 20  # bytes of the write-ahead log beyond which whoever writes clears it
 
 
+BRIEF = 120  # characters of an error that are quoted
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)  # what a damaged file can cause; even the error's text may be damaged
+
+
 class Damaged(InvalidInput):
     """What is stored is not what was written."""
+
+    def __init__(self, path: Path, what: str, run: str = "") -> None:
+        where = f"run {run!r} in {path}" if run else f"{path}"
+        super().__init__(f"{where} is damaged: {what} (`undrift check {path}` says more, `undrift repair` mends it)")
+        self.what = what
 
 
 def usable(path: Path, create: bool) -> None:
@@ -131,9 +140,9 @@ def explained(path: Path, run: str = "") -> Iterator[None]:
     try:
         yield
     except NotAsWritten as error:
-        raise damaged(path, str(error), run) from None
-    except sqlite3.Error as error:
-        text = str(error)
+        raise Damaged(path, str(error), run) from None
+    except UNREADABLE as error:
+        text = brief(error)
         if "full" in text:
             raise InvalidInput(
                 f"the disk is full: {path} could not be written; what was recorded before is safe"
@@ -146,9 +155,10 @@ def explained(path: Path, run: str = "") -> Iterator[None]:
             raise InvalidInput(f"{path} is locked by another program for more than a minute") from error
         if isinstance(error, sqlite3.ProgrammingError):
             raise  # a mistake of ours, not of the file
-        raise damaged(path, text, run) from error
+        raise Damaged(path, text, run) from error
 
 
-def damaged(path: Path, what: str, run: str = "") -> Damaged:
-    where = f"run {run!r} in {path}" if run else f"{path}"
-    return Damaged(f"{where} is damaged: {what} (`undrift check {path}` says more, `undrift repair` mends it)")
+def brief(error: Exception) -> str:
+    """What an error says, in one line that can be printed, though it may quote what is damaged."""
+    text = " ".join(str(error).split())
+    return "".join(c if c.isprintable() else "?" for c in text[:BRIEF]) + ("..." if len(text) > BRIEF else "")

@@ -246,8 +246,8 @@ class Ledger:
     def verify(self, run: Run) -> None:
         """Before a run goes on: are the file, the run's rounds and the list of its states what was written?"""
         with explained(self.path):
-            found = [text for (text,) in self._db.execute("PRAGMA integrity_check(1)")]
-            if found != ["ok"]:
+            found = reading.integrity(self._db)
+            if found:
                 raise NotAsWritten(found[0])
         with self.reading(), explained(self.path, run.name):
             reading.recorded(self._db, run.id)
