@@ -52,9 +52,10 @@ def usable(path: Path, create: bool) -> None:
         raise InvalidInput(f"{path} is empty: no run has been recorded there")
 
 
-def connect(path: Path, durable: bool = False) -> sqlite3.Connection:
-    """A connection that may write. ``durable``: a committed round survives a power cut too, at the price of waiting
-    for the disk once a round; otherwise the last few may be lost then (never to a killed process)."""
+def connect(path: Path, durable: bool | None = None) -> sqlite3.Connection:
+    """A connection that may write. In a ``durable`` ledger a committed round survives a power cut too, at the price of
+    waiting for the disk once a round; otherwise the last few may be lost then, though never to a killed process. The
+    ledger remembers it for all who write to it; None: as it is."""
     with explained(path):
         db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
     try:
@@ -64,14 +65,20 @@ def connect(path: Path, durable: bool = False) -> sqlite3.Connection:
             current = schema.is_current(db, path)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute(f"PRAGMA journal_size_limit = {LOG}")
-            db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             if not current:
                 with transaction(db):
                     schema.prepare(db, path)
+            if durable is not None and durable != is_durable(db):
+                db.execute("INSERT OR REPLACE INTO meta VALUES ('durable', ?)", ("yes" if durable else "no",))
+            db.execute(f"PRAGMA synchronous = {'FULL' if is_durable(db) else 'NORMAL'}")
     except BaseException:
         db.close()
         raise
     return db
+
+
+def is_durable(db: sqlite3.Connection) -> bool:
+    return bool(db.execute("SELECT 1 FROM meta WHERE key = 'durable' AND value = 'yes'").fetchone())
 
 
 @contextmanager
