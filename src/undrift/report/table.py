@@ -185,12 +185,13 @@ def _after(comparison: Comparison) -> list[str]:
 
 
 def _title(comparison: Comparison) -> str:
-    return f"{comparison.figure.metric} over seeds (mean ± standard deviation), and the cost to the target"
+    what = f"{comparison.figure.metric} over seeds (mean ± standard deviation)"
+    return what if comparison.target is None else f"{what}, and the cost to the target"
 
 
 def _caption(comparison: Comparison) -> str:
     if comparison.target is None:
-        return "Mean ± standard deviation over seeds."
+        return "No target: the methods are compared at the end."
     source = said.target_source(comparison)
     how = f" ({source})" if source else ""
     return (

@@ -101,6 +101,21 @@ def value(given: Any) -> str:
 _KEYS = {"lr": "learning rate", "lr_decay": "learning rate decay", "lr_every": "decay every so many rounds", "xi": "ξ"}
 
 
+def note(name: str) -> str:
+    """A method's own series, by its sign in the paper."""
+    return _SIGNS.get(name, key(name))
+
+
+_SIGNS = {
+    "tau": "τ, local steps",
+    "mu": "μ",
+    "rho": "ρ",
+    "beta": "β",
+    "delta": "δ",
+    "server_lr": "server's learning rate",
+}
+
+
 def series(words: list[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
