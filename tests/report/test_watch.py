@@ -98,18 +98,19 @@ def test_without_a_name_the_latest_run_is_followed(book: Ledger) -> None:
 
 
 def test_a_run_that_cannot_be_read_is_said_and_tried_again(book: Ledger) -> None:
-    run = add_run(book, "fedtrip", 1, [0.3, 0.4])
+    add_run(book, "fedtrip", 1, [0.3, 0.4])
+    run = book.run("fedavg-toy-seed1")
     with closing(sqlite3.connect(book.path)) as db, served(book.path, ("*",)) as server:
         (good,) = db.execute("SELECT drift FROM rounds WHERE run = ? AND round = 2", (run.id,)).fetchone()
         version, data = follow(server, "")
         assert not data["trouble"]
         for text, names, trouble in (
-            ("{", ["fedavg-toy-seed1"], "fedtrip-toy-seed1 could not be read"),
+            ("{", ["fedtrip-toy-seed1"], "fedavg-toy-seed1 could not be read"),
             (good, ["fedavg-toy-seed1", "fedtrip-toy-seed1"], ""),
         ):
             db.execute("UPDATE rounds SET drift = ? WHERE run = ? AND round = 2", (text, run.id))
-            db.execute("UPDATE runs SET message = message || '.' WHERE id = ?", (run.id,))
             db.commit()
+            book.set_status(run, "finished", f"damage: {text}")
             while [r["name"] for r in data["runs"]] != names:
                 version, data = follow(server, version)
             assert trouble in data["trouble"]
@@ -228,7 +229,7 @@ def test_another_site_cannot_read_it_through_a_name_that_points_here(book: Ledge
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.2", "::", "example.org"])
 def test_other_machines_need_a_token(book: Ledger, host: str) -> None:
     assert not is_local(host)
-    with pytest.raises(InvalidInput, match="--token"):
+    with pytest.raises(InvalidInput, match="give a token"):
         Server(Follower(book.path, []), host, 0, None)
 
 
