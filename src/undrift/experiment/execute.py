@@ -104,7 +104,7 @@ def execute(
 def _played(prepared: Prepared, recorder: Recorder, runtime: Runtime, watch: _Watch) -> Snapshot:
     method, plan = prepared.method, prepared.plan
     runtime.states = recorder.states(method, plan.device)
-    loop = Loop(prepared.federation, method, runtime, prepared.participate)
+    loop = Loop(prepared.federation, method, runtime, prepared.participate, prepared.uploads)
     snapshot = recorder.resumed(method, plan.device) or loop.start()
     watch.begin(snapshot, runtime)
     while snapshot.round < plan.rounds and not method.finished(snapshot.server):

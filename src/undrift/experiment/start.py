@@ -13,6 +13,7 @@ from undrift import algorithms
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import ModelLike
+from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Dataset, Partitioner, data_root, load
 from undrift.experiment.description import Experiment, Plan, differences
@@ -33,6 +34,7 @@ def run(
     model: ModelLike | str | None = None,
     loss: Loss | None = None,
     training: Training | None = None,
+    uploads: Uploads | None = None,
     ledger: str | Path | None = None,
     name: str | None = None,
     watch: Watcher | None = None,
@@ -44,26 +46,30 @@ def run(
     """Train one method. Names or your own objects: a ``Dataset``, an ``nn.Module`` (or a factory of one), a loss.
 
     A factory, rather than a module, lets the seed cover the initial weights too. ``plan`` takes ``clients``,
-    ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. With ``ledger`` every round
-    is recorded; ``resume=True`` goes on with the run of that name where it stopped. ``track`` writes the rounds to
+    ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. ``uploads`` says what
+    happens to uploads on their way, such as ``Uploads(clip=10)``. With ``ledger`` every round is recorded;
+    ``resume=True`` goes on with the run of that name where it stopped. ``track`` writes the rounds to
     ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without.
     """
     method, dataset = _method(algorithm), _dataset(data)
-    partition, training = _partitioner(partition), _training(training)
+    partition, training, passage = _partitioner(partition), _training(training), _uploads(uploads)
     made = Plan.create(**{"runtime": runtime, **plan})
     chosen = spec(model or default_model(dataset)) if model is None or isinstance(model, str) else None
     source = SOURCES[data].create() if isinstance(data, str) else None
     if chosen is not None and source is not None and loss is None:  # all is named: the command line can go on with it
-        experiment = Experiment(method, source, partition, chosen, train=training, plan=made)
+        experiment = Experiment(method, source, partition, chosen, train=training, uploads=passage, plan=made)
         prepared, description = prepare_experiment(experiment, dataset=dataset), experiment.values()
     else:
-        prepared = prepare(method, dataset, partition, *_own(model, chosen, loss, dataset), training, made)
+        prepared = prepare(
+            method, dataset, partition, *_own(model, chosen, loss, dataset), training, made, uploads=passage
+        )
         description = {
             "algorithm": {"name": type(method).name(), **method.values()},
             "data": {"name": dataset.name},
             "partition": {"name": partition.name, **partition.values()},
             "model": {"name": "own" if chosen is None else chosen.name},
             "train": training.values(),
+            **({} if passage == Uploads() else {"uploads": passage.values()}),
             **{k: v for k, v in made.values().items() if v is not None},
             "own": True,
         }
@@ -139,9 +145,10 @@ def check_same(run: Run, prepared: Prepared) -> None:
         ("start_fingerprint", "the initial model"),
         ("label", "the method's settings"),
         ("training", "the training settings"),
+        ("uploads", "the settings of the uploads"),
         ("participate", "the clients per round"),
     ):
-        if facts[key] != run.facts.get(key):
+        if facts[key] != run.facts.get(key, facts[key] if key == "uploads" else None):  # older runs do not say
             raise InvalidInput(
                 f"run {run.name!r} cannot go on: {what} differ from what it began with "
                 f"({run.facts.get(key)} then, {facts[key]} now)"
@@ -198,6 +205,15 @@ def _training(given: Any) -> Training:
     if not isinstance(given, Training):
         what = "a class" if isinstance(given, type) else type(given).__name__
         raise InvalidInput(f"training must be an undrift.Training(lr=..., epochs=...), not {what}")
+    return given
+
+
+def _uploads(given: Any) -> Uploads:
+    if given is None:
+        return Uploads()
+    if not isinstance(given, Uploads):
+        what = "a class" if isinstance(given, type) else type(given).__name__
+        raise InvalidInput(f"uploads must be an undrift.Uploads(clip=..., guard=...), not {what}")
     return given
 
 

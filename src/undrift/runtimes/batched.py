@@ -33,6 +33,7 @@ from undrift.core.local import Batch, Direction, Local
 from undrift.core.records import Record
 from undrift.core.reduce import Block, Reply, finite
 from undrift.core.runtime import Runtime, Task
+from undrift.core.stages import passed
 from undrift.core.states import Kept
 from undrift.core.vector import Layout, Part, Replica
 from undrift.runtimes.crew import Crew
@@ -633,7 +634,8 @@ class Batched(Runtime):
             )
         (local,) = seen
         seconds = (time.perf_counter() - began) / len(places)
-        stacked = up_kind(method, task.kind)(**up)
+        where = torch.from_numpy(places).to(self.federation.x.device)
+        stacked, noted = passed(task.stages, up_kind(method, task.kind)(**up), task.down, where)
         sizes = stacked.sizes(len(places))
         spent = [
             Spent(gradients, forwards, heads, seconds, size)
@@ -649,8 +651,8 @@ class Batched(Runtime):
             samples=members.n,
             steps=members.steps,
             spent=spent,
-            notes={name: value.tolist() for name, value in notes.items()},
-            finite=all(finite(value) for value in up.values() if value.is_floating_point()),
+            notes={name: value.tolist() for name, value in (notes | noted).items()},
+            finite=all(finite(value) for _, value in stacked.items() if value.is_floating_point()),
         )
 
 
