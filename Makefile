@@ -7,7 +7,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST := $(VENV)/bin/python -m pytest
 
-.PHONY: help setup demo test lint test-slow test-browser test-deploy test-real bench defaults clean
+.PHONY: help setup demo test lint test-slow test-faults test-browser test-deploy test-real bench defaults clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 | \2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -35,6 +35,9 @@ test: lint  ## lint, types and the fast tests, on all cores
 
 test-slow: setup  ## the slow tests
 	$(PYTEST) -m "slow and not realdata and not browser"
+
+test-faults: setup  ## hostile messages, damaged files, killed processes: all of what the fast tests take a share of
+	$(PYTEST) -m faults -n auto
 
 test-browser: setup  ## the report in /usr/bin/chromium
 	$(PYTEST) -m browser

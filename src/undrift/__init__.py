@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from undrift.experiment.start import run
     from undrift.ledger.history import History
     from undrift.ledger.store import Ledger
+    from undrift.studies.advise import advise
+    from undrift.studies.compare import compare
+    from undrift.studies.sweep import sweep
+    from undrift.version import __version__
 
 # The module that a name comes from; the same names as above, for those who are not type checkers.
 _HOME = {
@@ -54,7 +58,11 @@ _HOME = {
     "Upload": "core.records",
     "Uploads": "core.stages",
     "Vector": "core.records",
+    "__version__": "version",
+    "advise": "studies.advise",
+    "compare": "studies.compare",
     "run": "experiment.start",
+    "sweep": "studies.sweep",
 }
 
 
@@ -97,8 +105,12 @@ __all__ = [
     "Upload",
     "Uploads",
     "Vector",
+    "__version__",
+    "advise",
     "algorithms",
+    "compare",
     "data",
     "models",
     "run",
+    "sweep",
 ]

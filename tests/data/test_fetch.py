@@ -18,8 +18,8 @@ import pytest
 
 from undrift.core.errors import InvalidInput
 from undrift.data import SOURCES, Dataset, fetch, load
-from undrift.data.source import Published
-from undrift.data.store import File, Layout
+from undrift.data.sources.base import Published
+from undrift.data.sources.files import File, Release
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 
@@ -72,13 +72,13 @@ class Example(Published):
 
     name = "example"
     title = "example"
-    layout: ClassVar[Layout]
+    release: ClassVar[Release]
 
-    def layouts(self) -> tuple[Layout, ...]:
-        return (self.layout,)
+    def releases(self) -> tuple[Release, ...]:
+        return (self.release,)
 
-    def read(self, root: Path, layout: Layout) -> Dataset:
-        raw = np.frombuffer((root / layout.files[0].path).read_bytes(), np.uint8)[:20]
+    def read(self, root: Path, release: Release) -> Dataset:
+        raw = np.frombuffer((root / release.files[0].path).read_bytes(), np.uint8)[:20]
         return Dataset.from_arrays(raw[:, None], np.arange(20) % 2, name=self.name)
 
 
@@ -91,7 +91,7 @@ def example(server: Server, monkeypatch: pytest.MonkeyPatch) -> type[Example]:
     monkeypatch.setitem(SOURCES, "example", Example)
     address = f"http://127.0.0.1:{server.server_address[1]}"
     monkeypatch.setattr(
-        Example, "layout", Layout("one", (File("sub/data.bin", md5(CONTENT), f"{address}/data.bin"),)), raising=False
+        Example, "release", Release("one", (File("sub/data.bin", md5(CONTENT), f"{address}/data.bin"),)), raising=False
     )
     return Example
 
@@ -162,7 +162,7 @@ def test_without_internet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     address = f"http://127.0.0.1:{closed_port()}"
     files = tuple(File(f"sub/{name}", "", f"{address}/{name}") for name in ("a.gz", "b.gz"))
     monkeypatch.setitem(SOURCES, "example", Example)
-    monkeypatch.setattr(Example, "layout", Layout("two", files), raising=False)
+    monkeypatch.setattr(Example, "release", Release("two", files), raising=False)
     with pytest.raises(InvalidInput, match="cannot be reached") as caught:
         fetch("example", tmp_path)
     for name in ("a.gz", "b.gz"):
@@ -192,9 +192,9 @@ class TestArchives:
     def offer(self, server: Server, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
         server.files["/all"] = content
         address = f"http://127.0.0.1:{server.server_address[1]}/all"
-        layout = Layout("all", (File("folder/data.bin"),), (File("all.archive", md5(content), address),))
+        release = Release("all", (File("folder/data.bin"),), (File("all.archive", md5(content), address),))
         monkeypatch.setitem(SOURCES, "example", Example)
-        monkeypatch.setattr(Example, "layout", layout, raising=False)
+        monkeypatch.setattr(Example, "release", release, raising=False)
 
     @pytest.mark.parametrize("pack", [tar_of, zip_of])
     def test_unpacked_into_place(self, server: Server, monkeypatch: Any, tmp_path: Path, pack: Any) -> None:

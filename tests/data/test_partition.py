@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from undrift.core.errors import InvalidInput
 from undrift.data import PARTITIONERS, Dataset, FeatureSkew, Partition, heterogeneity, partition, test_parts
 
+QUANTITY = PARTITIONERS["quantity"]
 TRUE = {  # settings under which no sample is given twice
     "iid": {},
     "dirichlet": {"alpha": 0.1},
@@ -176,8 +177,37 @@ class TestClasses:
         assert set((parts.histogram(y, 10) > 0).sum(axis=1)) == {2}
 
     def test_class_no_client_holds(self) -> None:
-        with pytest.raises(InvalidInput, match="leave 4 of the 10 classes with no client"):
+        with pytest.raises(InvalidInput, match="leave 4 of the 10 classes with no client: cover = false"):
             partition("classes", labels_of([10] * 10), 3, 1, classes_per_client=2)
+        parts = partition("classes", labels_of([10] * 10), 3, 1, classes_per_client=2, cover=False)
+        held = parts.histogram(labels_of([10] * 10), 10) > 0
+        assert set(held.sum(axis=1)) == {2}
+        assert parts.description["classes of nobody"] == np.flatnonzero(~held.any(axis=0)).tolist()
+
+    @settings(max_examples=40, deadline=None)
+    @given(clients=st.integers(1, 40), k=st.integers(1, 10), seed=st.integers(0, 2**31))
+    def test_random_classes(self, clients: int, k: int, seed: int) -> None:
+        y = labels_of([100 + 10 * c for c in range(10)])
+        parts = partition("classes", y, clients, seed, classes_per_client=k, cover=False)
+        assert set((parts.histogram(y, 10) > 0).sum(axis=1)) == {k}
+        assert len(set(parts.sizes)) == 1
+        assert len(np.unique(parts.indices)) == len(parts.indices)
+
+    def test_random_classes_are_drawn_alike(self) -> None:
+        y = labels_of([400] * 10)
+        parts = partition("classes", y, 2000, 1, classes_per_client=3, equal=False, cover=False)
+        held = parts.histogram(y, 10) > 0
+        holders = held.sum(axis=0)  # each is binomial(2000, 0.3); 400 samples for about 600 holders
+        assert holders.tolist() == [400] * 10
+        few = partition("classes", y, 300, 1, classes_per_client=3, cover=False).histogram(y, 10) > 0
+        assert np.abs(few.sum(axis=0) - 90).max() < 4 * np.sqrt(300 * 0.3 * 0.7)
+        assert few.sum(axis=0).max() - few.sum(axis=0).min() > 1  # unlike the covering one
+
+    def test_fingerprints_recorded_before_the_setting_existed_stay(self) -> None:
+        y = np.arange(1000) % 10
+        assert partition("classes", y, 20, 7).fingerprint == "59f4d8192ae6334a"
+        assert partition("path", y, 20, 7).fingerprint == "6bef641ea9f00106"
+        assert partition("classes", y, 20, 7, cover=False).description["settings"]["cover"] is False
 
 
 class TestQuantity:
@@ -195,6 +225,23 @@ class TestQuantity:
     def test_bad_sizes(self, sizes: list[float], words: str) -> None:
         with pytest.raises(InvalidInput, match=words):
             partition("quantity", np.arange(100) % 2, 3, 1, sizes=sizes)
+
+    @pytest.mark.parametrize("kind", [{"sizes": [5000, 12500, 17500, 25000]}, {"sizes": [1000, 1000, 1000, 56999]}])
+    def test_sizes_of_the_whole_give_their_share_of_what_is_set_apart(self, kind: dict[str, list[int]]) -> None:
+        y = labels_of([5934] * 10)
+        parts = QUANTITY.create(**kind).split(y, 4, 1, whole=60000)
+        wanted = np.array(kind["sizes"]) * 59340 / 60000
+        assert np.abs(parts.sizes - wanted).max() < 1
+        assert parts.sizes.sum() == sum(kind["sizes"]) * 59340 // 60000
+        assert parts.description["settings"]["sizes"] == kind["sizes"]  # what was asked for
+        assert parts.description["sizes"] == parts.sizes.tolist()  # what it became
+        with pytest.raises(InvalidInput, match="add up to 60001, but the data set has 60000"):
+            QUANTITY.create(sizes=[60001]).split(y, 1, 1, whole=60000)
+
+    def test_sizes_that_still_fit_stay_as_given(self) -> None:
+        parts = QUANTITY.create(sizes=[100, 200]).split(labels_of([500, 450]), 2, 1, whole=1000)
+        assert parts.sizes.tolist() == [100, 200]
+        assert "sizes" not in parts.description
 
     def test_needs_no_labels(self) -> None:
         data = Dataset.from_arrays(np.zeros((50, 1)), np.linspace(0, 1, 50), regression=True)

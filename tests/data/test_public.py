@@ -78,3 +78,27 @@ def test_methods_that_pool_all_data_pool_these_too() -> None:
 def test_more_than_there_is_cannot_be_held_out() -> None:
     with pytest.raises(InvalidInput, match=r"pFedMo wants 719 public and 720 scoring samples; there are 1438 in all"):
         setting("pfedmo", public=0.5, scoring=720)
+
+
+@pytest.mark.parametrize("how", ["server", "held-out", "client"])
+def test_sizes_of_all_data_are_no_reason_to_refuse_public_data(how: str) -> None:
+    sizes = [138, 300, 400, 600]  # all 1438
+    plan = {} if how == "server" else {"others_public": how}
+    values = {"partition": {"name": "quantity", "sizes": sizes}, "clients": 4, "public": 0.05, **plan}
+    found = setting("pfedmo" if how == "server" else "fedavg", **values)
+    given = found.federation.population.samples[:4]
+    left = DIGITS - 72 - 64
+    assert given.sum() == left
+    assert np.abs(given - np.array(sizes) * left / DIGITS).max() < 1
+
+
+def test_samples_per_client_of_all_data_are_no_reason_either() -> None:
+    values = {"partition": {"name": "dirichlet-equal", "samples": 143}, "clients": 10}
+    assert setting("fedavg", **values).federation.population.samples.tolist() == [143] * 10
+    assert setting("pfedmo", **values).federation.population.samples.tolist() == [143 * (DIGITS - 78) // DIGITS] * 10
+
+
+def test_random_classes_warn_of_those_that_nobody_holds() -> None:
+    kind = {"name": "classes", "classes_per_client": 2, "cover": False}
+    with pytest.warns(UserWarning, match="no client holds class"):
+        setting("fedavg", partition=kind, clients=2)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from undrift.core.errors import InvalidInput
 from undrift.data import SOURCES, inventory, load
-from undrift.data.store import CACHE
+from undrift.data.sources.files import CACHE
 
 
 def idx(values: np.ndarray) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+import undrift
 from undrift.core.cost import convolution_biases, profile
 from undrift.core.errors import InvalidInput
 from undrift.data import Dataset
-from undrift.models import LOSSES, MODELS, build, catalogue, default_model, spec
+from undrift.models import LOSSES, MODELS, aligned, build, catalogue, default_model, fitted, spec
 from undrift.models.layers import FastConv2d
 
 SMALL = [name for name in MODELS if name not in ("vgg16", "firenet", "resnet18", "alexnet")]
@@ -245,3 +247,64 @@ def test_parameters_of_two_classes_agree_for_every_small_shape() -> None:
     for side in (12, 14, 28, 31, 32, 33, 48):
         module = build("lenet", (1, side, side), 3)
         assert module(torch.zeros(2, 1, side, side)).shape == (2, 3)
+
+
+class TestRegression:
+    """A model with one output, and targets that are one number per sample."""
+
+    ABLE = ("linear", "mlp", "lenet", "lenet-plain", "covidnet", "firenet-light", "harnet", "lenet-har", "resnet8")
+
+    @staticmethod
+    def data(shape: tuple[int, ...], targets: int | None = None) -> Dataset:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(24, *shape, generator=generator)
+        y = x.flatten(1)[:, :3].sum(1)
+        return Dataset.from_arrays(x, y if targets is None else y[:, None].repeat(1, targets), regression=True)
+
+    @pytest.mark.parametrize("name", ABLE)
+    def test_every_model_that_can_regress_does(self, name: str) -> None:
+        data = self.data(MODELS[name].example[0])
+        make, loss = fitted(spec(name), data)
+        with torch.random.fork_rng(), torch.no_grad():
+            output = make()(data.x)
+        assert output.shape == (len(data), 1)
+        assert float(loss(output, data.y)) == pytest.approx(float((output[:, 0] - data.y).square().mean()), rel=1e-6)
+
+    @pytest.mark.parametrize("name", ["svm", "logistic"])
+    def test_a_model_of_classes_says_what_to_use(self, name: str) -> None:
+        with pytest.raises(InvalidInput, match=f"model {name}: it tells classes apart.*use linear, mlp"):
+            fitted(spec(name), self.data((5,)))
+
+    def test_several_targets_per_sample(self) -> None:
+        data = self.data((5,), targets=2)
+        make, loss = fitted(spec("mlp"), data)
+        assert loss(make()(data.x), data.y).ndim == 0
+        result = undrift.run("fedavg", data=data, model="mlp", partition="iid", clients=3, rounds=2)
+        assert 0 < result.value < 10
+
+    @pytest.mark.parametrize(
+        ("loss", "wrapped"),
+        [
+            (F.mse_loss, True),
+            (lambda output, target: (output - target).abs().mean(), True),
+            (lambda output, target: (output.squeeze(-1) - target).abs().mean(), False),
+            (lambda output, target: (output[:, 0] - target).abs().mean(), False),
+        ],
+    )
+    @pytest.mark.filterwarnings("ignore:Using a target size")
+    def test_a_users_loss_never_compares_every_output_with_every_target(self, loss: Any, wrapped: bool) -> None:
+        output, target = torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0])
+        safe = aligned(loss, output, target)
+        assert float(safe(output, target)) == 0
+        assert (safe is not loss) == wrapped
+
+    def test_targets_of_another_shape_are_refused(self) -> None:
+        with pytest.raises(InvalidInput, match=r"gives numbers of shape \(3,\) .* targets are one number"):
+            undrift.run("fedavg", data=self.data((5,)), model=nn.Linear(5, 3), partition="iid", clients=3, rounds=1)
+
+    @pytest.mark.filterwarnings("ignore:Using a target size")
+    def test_an_own_model_learns_and_its_loss_is_the_mean_squared_error(self) -> None:
+        data = self.data((5,))
+        options: dict[str, Any] = {"data": data, "partition": "iid", "clients": 3, "rounds": 60}
+        result = undrift.run("fedavg", model=nn.Linear(5, 1), training=undrift.Training(lr=0.1, epochs=2), **options)
+        assert result.value < 0.01  # every output against every target cannot fall below the targets' variance

@@ -17,7 +17,7 @@ import click
 from rich.markup import escape
 from typer.core import TyperCommand, TyperOption
 
-from undrift.core.errors import InvalidInput, hint, unknown
+from undrift.core.errors import InvalidInput, hint
 from undrift.core.settings import Setting
 from undrift.experiment.description import components
 
@@ -195,6 +195,8 @@ def _parsed(setting: Setting, value: str, text: str) -> Any:
         return setting.check(setting.parse(value), text)
     except InvalidInput:
         more = hint(value, setting.choices) or setting.reason
+        if setting.type is int and value.isdigit() and len(value) >= 20:
+            value, more = f"{value[:6]}...", f" and below 2^64{more}"
         raise InvalidInput(f"{text} {value}: it must be {setting.allowed}{more}") from None
 
 
@@ -204,23 +206,3 @@ def _find(kinds: Mapping[str, tuple[Setting, ...]], name: str, chosen: Iterable[
 
 def _has(settings: Iterable[Setting], name: str) -> bool:
     return any(s.name == name for s in settings)
-
-
-def parse_seeds(text: str) -> list[int]:
-    """``1..5``, ``1,3,7`` or ``4``."""
-    seeds: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:\.\.(\d+))?\s*", part)
-        if not match:
-            raise InvalidInput(f"--seeds {text}: write 1..5 or 1,2,3")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise InvalidInput(f"--seeds {text}: {first} comes after {last}")
-        seeds += range(first, last + 1)
-    return list(dict.fromkeys(seeds))
-
-
-def known_component(kind: str, section: str, name: str) -> str:
-    if name not in components()[section]:
-        raise unknown(kind, name, components()[section])
-    return name

@@ -177,7 +177,7 @@ def _partition_table(found: Any, dataset: Any, labels: Any, limit: int) -> None:
         classes = int(labels.max()) + 1
         histogram = found.histogram(labels, classes)
         shown = min(classes, 20)
-        names = dataset.class_names or [str(c) for c in range(classes)]
+        names = dataset.label_names
         for c in range(shown):
             table.add_column(escape(str(names[c]))[:10], justify="right")
         if classes > shown:

@@ -111,5 +111,5 @@ def _explained(client: int) -> Iterator[None]:
             raise
         raise InvalidInput(
             f"client {client}: its samples end in a batch of one sample, on which batch norm cannot train: "
-            "choose another batch_size, or a model with GroupNorm"
+            "set drop_last, choose another batch_size, or a model with GroupNorm"
         ) from error

@@ -61,6 +61,13 @@ class Model:
         head = sum(end - begin for begin, end in self.layout.spans("head"))
         return profile(copy.deepcopy(self.module), self.sample, head)
 
+    def outputs(self, x: Tensor) -> Tensor:
+        """What the initial model says of some inputs, after it is known that it can take them."""
+        assert self.layout
+        with torch.no_grad():
+            found: Tensor = copy.deepcopy(self.module).eval()(x)
+        return found
+
     def start(self) -> tuple[Tensor, Buffers]:
         """The initial model and its buffers."""
         return flatten(self.module), Replica(self.module, None).buffers()

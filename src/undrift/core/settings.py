@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, Self, Union, dataclass_transform, ge
 
 from undrift.core.errors import InvalidInput, hint, unknown
 
+LARGEST = 2**64  # whole numbers are smaller
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -102,6 +104,8 @@ class Setting:
         value: Any = given
         if (value is None and self.optional) or (isinstance(value, str) and value in self.words):
             return value
+        if isinstance(value, int) and abs(value) >= LARGEST:  # seeds, for one, would be folded onto smaller ones
+            raise InvalidInput(f"{owner}: {self.name} has too many digits: whole numbers end at 2^64 - 1")
         where = f"{owner}: {self.name} = {value!r}"
         if self.type is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)

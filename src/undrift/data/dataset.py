@@ -7,19 +7,21 @@ disk (that is ``sources``). Everything a user brings along becomes a ``Dataset``
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from undrift.core import rng
-from undrift.core.errors import InvalidInput, unknown
+from undrift.core.errors import InvalidInput
+from undrift.data.build import InvalidFile, Missing, Part, collect, fields
+from undrift.data.tables import Table, read_csv, read_parquet
 
 
 class Augmentation(Protocol):
@@ -41,9 +43,10 @@ class Dataset:
     client: NDArray[Any] | None = None  # natural client (subject, patient, column) of each training sample
     client_test: NDArray[Any] | None = None
     augment: Augmentation | None = None
-    class_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()  # one per class; their numbers where nobody named them
     strata: NDArray[np.int64] | None = None  # what partitioners go by where it is not y (the digit, when y is even/odd)
     strata_test: NDArray[np.int64] | None = None
+    feature_names: tuple[str, ...] = ()  # of tables
 
     def __post_init__(self) -> None:
         for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
@@ -54,6 +57,11 @@ class Dataset:
         if self.x.shape[1:] != self.x_test.shape[1:]:
             shapes = f"{tuple(self.x.shape[1:])} and {tuple(self.x_test.shape[1:])}"
             raise InvalidInput(f"{self.name}: training and test inputs differ in shape: {shapes}")
+        named, classes = len(self.class_names), self.classes or 0
+        if named > classes:
+            raise InvalidInput(f"{self.name}: {named} names for {classes} classes")
+        numbers = tuple(str(i) for i in range(named, classes))
+        object.__setattr__(self, "class_names", (*self.class_names, *numbers))
 
     def __len__(self) -> int:
         return len(self.x)
@@ -62,6 +70,11 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """The shape of one input."""
         return tuple(self.x.shape[1:])
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model gives per sample: one per class, or one per target."""
+        return self.classes if self.classes is not None else math.prod(self.y.shape[1:])
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
@@ -75,6 +88,13 @@ class Dataset:
         if self.strata_test is not None:
             return self.strata_test
         return None if self.classes is None else self.y_test.numpy().astype(np.int64, copy=False)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The names of ``labels``: of the classes, or the numbers of what partitioners go by instead."""
+        if self.strata is None:
+            return self.class_names
+        return tuple(str(i) for i in range(int(self.strata.max()) + 1))
 
     @property
     def fingerprint(self) -> str:
@@ -103,7 +123,9 @@ class Dataset:
         client: ArrayLike | None = None,
         client_test: ArrayLike | None = None,
         classes: int | None = None,
+        class_names: Sequence[str] = (),
         regression: bool = False,
+        missing: Missing = "refuse",
         standardise: bool = False,
         test_fraction: float = 0.2,
         seed: int = 0,
@@ -114,20 +136,15 @@ class Dataset:
 
         Without a test set a share of ``test_fraction`` of the samples is held out: of each client where there is a
         client column, else of each class. Labels may be whole numbers from 0 on or texts (numbered in sorted order).
+        With ``missing`` NaNs are replaced by the median or mean of the client's own training rows.
         """
-        return _build(
-            name,
-            _Part(_array(x), _array(y), None if client is None else np.asarray(client)),
-            None
-            if x_test is None or y_test is None
-            else _Part(_array(x_test), _array(y_test), None if client_test is None else np.asarray(client_test)),
-            classes=classes,
-            regression=regression,
-            standardise=standardise,
-            test_fraction=test_fraction,
-            seed=seed,
-            augment=augment,
-        )
+        train = Part.of(x, y, client)
+        test = None if x_test is None or y_test is None else Part.of(x_test, y_test, client_test)
+        options: dict[str, Any] = {"classes": classes, "regression": regression, "standardise": standardise}
+        made = fields(train, test, missing=missing, test_fraction=test_fraction, seed=seed, **options)
+        if class_names:
+            made["class_names"] = tuple(class_names)
+        return cls(name, augment=augment, **made)
 
     @classmethod
     def from_torch(
@@ -139,10 +156,10 @@ class Dataset:
         **options: Any,
     ) -> Dataset:
         """A data set from a map-style torch ``Dataset`` of (input, label) pairs, read once, here."""
-        x, y = _collect(train, name)
+        x, y = collect(train, name)
         if test is None:
             return cls.from_arrays(x, y, name=name, **options)
-        x_test, y_test = _collect(test, name)
+        x_test, y_test = collect(test, name)
         return cls.from_arrays(x, y, x_test, y_test, name=name, **options)
 
     @classmethod
@@ -154,16 +171,21 @@ class Dataset:
         client: str | None = None,
         test: str | Path | None = None,
         features: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
         delimiter: str = ",",
         **options: Any,
     ) -> Dataset:
-        """A data set from a CSV file with a header. Every column but label and client is a feature unless listed."""
-        from undrift.data import tables
+        """A data set from a CSV file with a header.
 
-        def read(file: str | Path) -> tables.Table:
-            return tables.read_csv(Path(file), delimiter)
+        Every column but label, client and those dropped is a feature, unless ``features`` lists them. A column of texts
+        becomes one column of zeros and ones for each of its texts. ``missing="median"`` (or ``"mean"``) fills gaps from
+        the client's own training rows.
+        """
 
-        return _from_tables(read, path, label, client, test, features, options)
+        def read(file: str | Path) -> Table:
+            return read_csv(Path(file), delimiter)
+
+        return _from_tables(read, path, label, client, test, features, drop, options)
 
     @classmethod
     def from_parquet(
@@ -174,15 +196,15 @@ class Dataset:
         client: str | None = None,
         test: str | Path | None = None,
         features: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
         **options: Any,
     ) -> Dataset:
         """The same from a Parquet file (needs pyarrow)."""
-        from undrift.data import tables
 
-        def read(file: str | Path) -> tables.Table:
-            return tables.read_parquet(Path(file))
+        def read(file: str | Path) -> Table:
+            return read_parquet(Path(file))
 
-        return _from_tables(read, path, label, client, test, features, options)
+        return _from_tables(read, path, label, client, test, features, drop, options)
 
     @classmethod
     def from_npz(cls, path: str | Path, **options: Any) -> Dataset:
@@ -196,201 +218,53 @@ class Dataset:
             return cls.from_arrays(**arrays, **options)
 
     @classmethod
-    def from_image_folder(cls, path: str | Path, *, size: int = 64, grey: bool = False, **options: Any) -> Dataset:
-        """A data set from ``path/CLASS/*.png`` (or jpg), or ``path/train/CLASS/..`` and ``path/test/CLASS/..``."""
+    def from_image_folder(
+        cls,
+        path: str | Path,
+        *,
+        size: int = 64,
+        grey: bool = False,
+        scale: Literal["standard", "unit"] = "standard",
+        **options: Any,
+    ) -> Dataset:
+        """A data set from ``path/CLASS/*.png`` (or jpg), or ``path/train/CLASS/..`` and ``path/test/CLASS/..``.
+
+        Pixels are brought to -1 to 1, or to 0 to 1 with ``scale="unit"``.
+        """
         from undrift.data.images import image_folder
 
         path = Path(path)
         options.setdefault("name", path.name)
-        return cls.from_arrays(**image_folder(path, size, grey), **options)
-
-
-class InvalidFile:
-    """Puts the name of the file in front of what is wrong with its content."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, InvalidInput) and str(self.path) not in str(error):
-            raise InvalidInput(f"{self.path}: {error}") from None
-
-
-@dataclass(frozen=True)
-class _Part:
-    x: NDArray[Any]
-    y: NDArray[Any]
-    client: NDArray[Any] | None
-
-
-def _array(values: ArrayLike | Tensor) -> NDArray[Any]:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-
-
-def _collect(source: torch.utils.data.Dataset[Any], name: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    try:
-        count = len(source)  # type: ignore[arg-type]
-    except TypeError:
-        raise InvalidInput(f"{name}: a torch Dataset without a length cannot be split among clients") from None
-    if count == 0:
-        raise InvalidInput(f"{name}: the torch Dataset is empty")
-    pairs = [source[i] for i in range(count)]
-    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-        raise InvalidInput(f"{name}: a torch Dataset must give (input, label) pairs")
-    xs, ys = [_array(x) for x, _ in pairs], [_array(y) for _, y in pairs]
-    for i, x in enumerate(xs):
-        if x.shape != xs[0].shape:
-            raise InvalidInput(f"{name}: sample {i} has shape {x.shape}, the first has {xs[0].shape}")
-    return np.stack(xs), np.stack(ys)
+        return cls.from_arrays(**image_folder(path, size, grey, scale == "unit"), **options)
 
 
 def _from_tables(
-    read: Any,
+    read: Callable[[str | Path], Table],
     path: str | Path,
     label: str,
     client: str | None,
     test: str | Path | None,
     features: Sequence[str] | None,
+    drop: Sequence[str],
     options: Mapping[str, Any],
 ) -> Dataset:
-    def part(file: str | Path, names: Sequence[str] | None) -> tuple[_Part, list[str]]:
-        table = read(file)
-        for column in (label, *([client] if client else []), *(names or ())):
-            if column not in table.columns:
-                raise InvalidInput(f"{file}: {unknown('column', column, table.columns)}")
-        used = list(names) if names else [c for c in table.columns if c not in (label, client)]
-        if not used:
-            raise InvalidInput(f"{file}: no feature columns beside the label {label!r}")
-        numeric = bool(options.get("regression"))
-        y = table.numbers(label) if numeric else table.values(label)
-        return _Part(table.matrix(used), y, table.values(client) if client else None), used
-
-    train, used = part(path, features)
-    held, _ = part(test, used) if test else (None, [])
     values: dict[str, Any] = {"standardise": True, "name": Path(path).stem, **options}
+    gaps, numeric = values.get("missing", "refuse") != "refuse", bool(values.get("regression"))
+    owner = (client,) if client else ()
+    table = read(path)
+    table.check(label, *owner, *(features or ()), *drop)
+    used = [c for c in features or table.columns if c not in (label, *owner, *drop)]
+    if not used:
+        raise InvalidInput(f"{path}: no feature columns beside the label {label!r}")
+    columns = [table.column(name) for name in used]
+
+    def part(table: Table) -> Part:
+        table.check(label, *owner, *used)
+        y = table.numbers(label) if numeric else table.values(label)
+        return Part(table.matrix(columns, gaps=gaps), y, table.values(client) if client else None)
+
+    names = tuple(name for column in columns for name in column.features)
+    name, augment = values.pop("name"), values.pop("augment", None)
     with InvalidFile(Path(path)):
-        return _build(values.pop("name"), train, held, first_row=2, **values)
-
-
-def _build(
-    name: str,
-    train: _Part,
-    test: _Part | None,
-    *,
-    classes: int | None = None,
-    regression: bool = False,
-    standardise: bool = False,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-    augment: Augmentation | None = None,
-    first_row: int = 0,
-) -> Dataset:
-    """Check, number the labels, hold out a test part, standardise; ``first_row`` is how the user counts rows."""
-    for part in (train, test):
-        if part is not None:
-            _check(part, first_row)
-    names: tuple[str, ...] = ()
-    y = train.y if test is None else np.concatenate([train.y, test.y])
-    if regression:
-        y = _finite(_float(y), "target", first_row)
-    else:
-        y, names, classes = _number(y, classes, first_row)
-    y, y_held = y[: len(train.y)], y[len(train.y) :]
-    if test is None:
-        groups = train.client if train.client is not None else np.zeros(len(y)) if regression else y
-        held = _hold_out(groups, test_fraction, seed)
-        test = _Part(train.x[held], y[held], None if train.client is None else train.client[held])
-        train = _Part(train.x[~held], y[~held], None if train.client is None else train.client[~held])
-        y, y_held = train.y, test.y
-    x, x_test = _float(train.x), _float(test.x)
-    if standardise:
-        mean, spread = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
-        spread[spread < 1e-8] = 1.0  # a constant column carries nothing and must not become NaN
-        x, x_test = ((part - mean).astype(np.float32) / spread.astype(np.float32) for part in (x, x_test))
-    kind = np.float32 if regression else np.int64
-    return Dataset(
-        name,
-        torch.from_numpy(np.ascontiguousarray(x)),
-        torch.from_numpy(y.astype(kind)),
-        torch.from_numpy(np.ascontiguousarray(x_test)),
-        torch.from_numpy(y_held.astype(kind)),
-        None if regression else classes,
-        client=train.client,
-        client_test=test.client,
-        augment=augment,
-        class_names=names,
-    )
-
-
-def _check(part: _Part, first_row: int) -> None:
-    if len(part.x) != len(part.y):
-        raise InvalidInput(f"{len(part.x)} inputs but {len(part.y)} labels")
-    if len(part.x) == 0:
-        raise InvalidInput("it has no samples")
-    if part.client is not None and len(part.client) != len(part.x):
-        raise InvalidInput(f"{len(part.x)} inputs but {len(part.client)} client labels")
-    _finite(_float(part.x), "value", first_row)
-
-
-def _float(values: NDArray[Any]) -> NDArray[np.float32]:
-    try:
-        return values.astype(np.float32, copy=False)
-    except (ValueError, TypeError):
-        raise InvalidInput(f"inputs must be numbers, these are {values.dtype}") from None
-
-
-def _finite(values: NDArray[np.float32], what: str, first_row: int) -> NDArray[np.float32]:
-    bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-    if bad.any():
-        raise InvalidInput(f"row {int(bad.argmax()) + first_row} holds a {what} that is not a finite number")
-    return values
-
-
-def _number(y: NDArray[Any], classes: int | None, first_row: int) -> tuple[NDArray[np.int64], tuple[str, ...], int]:
-    """Labels as 0..classes-1, with their names where they had to be numbered."""
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1:
-        raise InvalidInput(f"labels must be one number or text per sample, not an array of shape {y.shape[1:]}")
-    if y.dtype.kind == "f":
-        whole = np.isfinite(y) & (y == np.floor(y))
-        if not whole.all():
-            row = int((~whole).argmax())
-            raise InvalidInput(f"row {row + first_row} has the label {y[row]}: classes are whole numbers")
-        y = y.astype(np.int64)
-    if y.dtype.kind in "iub" and first_row == 0:
-        y = y.astype(np.int64)
-        top = int(y.max()) if classes is None else classes - 1
-        bad = (y < 0) | (y > top)
-        if bad.any():
-            row = int(bad.argmax())
-            raise InvalidInput(f"row {row + first_row} has the label {int(y[row])}: labels are 0 to {top}")
-        return y, (), max(top + 1, 2)
-    values, numbered = np.unique(y, return_inverse=True)
-    if classes is not None and len(values) > classes:
-        raise InvalidInput(f"{len(values)} different labels, but classes = {classes}")
-    if len(values) < 2:
-        raise InvalidInput(f"every label is {values.tolist()[0]!r}: a classification needs at least two classes")
-    return numbered.astype(np.int64), tuple(str(v) for v in values.tolist()), classes or len(values)
-
-
-def _hold_out(groups: NDArray[Any], fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Which samples to hold out: the share ``fraction`` of every group, in a keyed order, never a whole group."""
-    if not 0 < fraction < 1:
-        raise InvalidInput(f"test_fraction = {fraction}: it must be between 0 and 1")
-    count = len(groups)
-    inverse = np.unique(groups, return_inverse=True)[1].reshape(-1)
-    order = rng.permutation(rng.key(seed, "hold out"), count)
-    order = order[np.argsort(inverse[order], kind="stable")]  # grouped, random inside a group
-    sizes = np.bincount(inverse)
-    starts = np.cumsum(sizes) - sizes
-    taken = np.minimum((sizes * fraction + 0.5).astype(np.int64), sizes - 1)
-    if not taken.any():
-        raise InvalidInput(f"{count} samples in {len(sizes)} groups are too few to hold out a test set")
-    rank = np.arange(count) - starts[inverse[order]]
-    held = np.zeros(count, bool)
-    held[order[rank < taken[inverse[order]]]] = True
-    return held
+        made = fields(part(table), part(read(test)) if test else None, first_row=2, names=names, **values)
+    return Dataset(name, augment=augment, feature_names=names, **made)

@@ -1,82 +1,127 @@
 """Readers for published file formats: bytes in, arrays out. Know nothing of data sets or of where files come from.
 
-Every reader says in one sentence, with the file's name (and row), what is wrong with a damaged file.
+Every reader says in one sentence, with the file's name (and row), what is wrong with a damaged file, and believes no
+size that the bytes do not bear out.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
-import pickle
+import math
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from undrift.core.errors import InvalidInput
+from undrift.data import pickled
+from undrift.data.bounds import content, regular, unpacked
 
 _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 def read_idx(path: Path) -> NDArray[Any]:
     """An IDX file (MNIST's format), plain or gzipped."""
-    return parse_idx(path.read_bytes(), path)
+    return parse_idx(content(path), path)
 
 
 def parse_idx(raw: bytes, path: Path) -> NDArray[Any]:
-    if raw[:2] == b"\x1f\x8b":
-        try:
-            raw = gzip.decompress(raw)
-        except (EOFError, OSError, zlib.error):
-            raise InvalidInput(f"{path}: the gzip data is cut short or damaged: download it again") from None
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _IDX_TYPES:
-        raise InvalidInput(f"{path}: it is not an IDX file")
-    kind, axes = np.dtype(_IDX_TYPES[raw[2]]), raw[3]
-    if len(raw) < 4 + 4 * axes:
-        raise InvalidInput(f"{path}: it is cut short inside its header")
-    shape = tuple(int(n) for n in np.frombuffer(raw, ">u4", axes, 4))
-    body = len(raw) - 4 - 4 * axes
-    if body != int(np.prod(shape)) * kind.itemsize:
-        raise InvalidInput(f"{path}: it is cut short or damaged: {body} bytes of data do not make {shape}")
-    return np.frombuffer(raw, kind, offset=4 + 4 * axes).reshape(shape)
+    packed = raw[:2] == b"\x1f\x8b"
+    stream: gzip.GzipFile | io.BytesIO = gzip.GzipFile(fileobj=io.BytesIO(raw)) if packed else io.BytesIO(raw)
+    try:
+        head = stream.read(4)
+        if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_TYPES:
+            raise InvalidInput(f"{path}: it is not an IDX file")
+        kind, axes = np.dtype(_IDX_TYPES[head[2]]), head[3]
+        sizes = stream.read(4 * axes)
+        if len(sizes) < 4 * axes:
+            raise InvalidInput(f"{path}: it is cut short inside its header")
+        shape = tuple(np.frombuffer(sizes, ">u4").tolist())
+        claimed = math.prod(shape) * kind.itemsize
+        if packed:
+            unpacked(claimed, len(raw), path, "it")
+        body = stream.read(min(claimed, len(raw)) + 1 if not packed else claimed + 1)
+    except (EOFError, OSError, zlib.error):
+        raise InvalidInput(f"{path}: the gzip data is cut short or damaged: download it again") from None
+    if len(body) != claimed:
+        length = "more" if len(body) > claimed else str(len(body))
+        raise InvalidInput(f"{path}: it is cut short or damaged: {length} bytes of data do not make {shape}")
+    return np.frombuffer(body, kind).reshape(shape)
 
 
 def idx_from_zip(path: Path, member: str) -> NDArray[Any]:
     """An IDX file inside a zip, found by its name in whatever folder."""
+    regular(path)
+    with _zip(path, "the zip is cut short or damaged: download it again") as archive:
+        found = [info for info in archive.infolist() if info.filename.rsplit("/", 1)[-1] == member]
+        if not found:
+            raise InvalidInput(f"{path}: it does not contain {member}")
+        unpacked(found[0].file_size, found[0].compress_size, path, member)
+        raw = archive.read(found[0])
+    return parse_idx(raw, path / member)
+
+
+@contextmanager
+def _zip(path: Path, damaged: str) -> Iterator[zipfile.ZipFile]:
+    """A zip to read from; whatever is wrong with it is one sentence."""
     try:
         with zipfile.ZipFile(path) as archive:
-            found = [n for n in archive.namelist() if n.rsplit("/", 1)[-1] == member]
-            if not found:
-                raise InvalidInput(f"{path}: it does not contain {member}")
-            raw = archive.read(found[0])
-    except (zipfile.BadZipFile, zlib.error, EOFError):
-        raise InvalidInput(f"{path}: the zip is cut short or damaged: download it again") from None
-    return parse_idx(raw, path / member)
+            yield archive
+    except InvalidInput:
+        raise
+    except (OSError, ValueError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error):
+        raise InvalidInput(f"{path}: {damaged}") from None
 
 
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
     """The named arrays of an ``.npz`` (no pickles)."""
-    if not path.is_file():
-        raise InvalidInput(f"{path}: there is no such file")
+    regular(path)
+    with _zip(path, "it is not an .npz file, or cut short or damaged") as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        for key in needed:
+            if key not in members:
+                raise InvalidInput(f"{path}: it has no array {key!r}, only {', '.join(members)}")
+        return {key: _npy(archive, members[key], path, key) for key in (*needed, *optional) if key in members}
+
+
+def names_in_npz(path: Path) -> list[str]:
+    """The arrays of an ``.npz``, without reading them; none where it cannot be read."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            for key in needed:
-                if key not in archive:
-                    raise InvalidInput(f"{path}: it has no array {key!r}, only {', '.join(archive.files)}")
-            return {key: archive[key] for key in (*needed, *optional) if key in archive}
+        regular(path)
+        with _zip(path, "it is not an .npz file") as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
     except InvalidInput:
-        raise
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error):
-        raise InvalidInput(f"{path}: it is not an .npz file, or cut short or damaged") from None
+        return []
+
+
+def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, name: str) -> NDArray[Any]:
+    """One array. Its header is believed only where it agrees with the bytes that are there."""
+    with archive.open(info) as file:
+        version = npy.read_magic(file)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, kind = read_header(file)
+        if kind.kind not in "biufSU":
+            raise InvalidInput(f"{path}: {name} holds {kind}, not numbers or texts")
+        size = math.prod(shape) * kind.itemsize
+        if size != info.file_size - file.tell():
+            raise InvalidInput(f"{path}: {name} claims the shape {shape}, which its bytes do not make: it is damaged")
+        unpacked(size, info.compress_size, path, name)
+        raw = bytearray(size)
+        if file.readinto(raw) != size or file.read(1):  # type: ignore[attr-defined]
+            raise ValueError
+    return np.frombuffer(raw, kind).reshape(shape, order="F" if fortran else "C")
 
 
 def read_cifar_bin(path: Path, label_bytes: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Pictures (n, 3, 32, 32) and the label bytes (n, label_bytes) of a CIFAR binary file."""
-    raw = np.fromfile(path, np.uint8)
+    raw = np.frombuffer(content(path), np.uint8)
     row = label_bytes + 3072
     if len(raw) == 0 or len(raw) % row:
         raise InvalidInput(f"{path}: it is cut short: {len(raw)} bytes are no whole number of rows of {row}")
@@ -84,36 +129,16 @@ def read_cifar_bin(path: Path, label_bytes: int) -> tuple[NDArray[np.uint8], NDA
     return rows[:, label_bytes:].reshape(-1, 3, 32, 32), rows[:, :label_bytes]
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickles dictionaries, lists, texts and NumPy arrays, and refuses everything else."""
-
-    allowed = frozenset(
-        {
-            ("numpy.core.multiarray", "_reconstruct"),
-            ("numpy._core.multiarray", "_reconstruct"),
-            ("numpy", "ndarray"),
-            ("numpy", "dtype"),
-            ("_codecs", "encode"),
-        }
-    )
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.allowed:
-            raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
-        if module == "numpy.core.multiarray":
-            module = "numpy._core.multiarray"
-        return super().find_class(module, name)
-
-
 def read_cifar_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Pictures and labels of a CIFAR python file, through an unpickler that makes arrays only."""
+    """Pictures and labels of a CIFAR python file, by a reader that makes arrays and nothing else."""
     try:
-        content = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-        data = np.asarray(content[b"data"], np.uint8).reshape(-1, 3, 32, 32)
-        labels = np.asarray(content[label_key.encode()], np.int64)
-    except pickle.UnpicklingError as error:
-        raise InvalidInput(f"{path}: it is damaged or holds more than arrays ({error})") from None
-    except (KeyError, ValueError, TypeError, EOFError, AttributeError, IndexError, UnicodeDecodeError, ImportError):
+        found = pickled.read(content(path))
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: it is damaged or holds more than arrays: {error}") from None
+    try:
+        data = np.asarray(found[b"data"], np.uint8).reshape(-1, 3, 32, 32)
+        labels = np.asarray(found[label_key.encode()], np.int64).reshape(-1)
+    except (KeyError, ValueError, TypeError, OverflowError):
         raise InvalidInput(f"{path}: it is not a CIFAR file, or cut short or damaged") from None
     if len(data) != len(labels):
         raise InvalidInput(f"{path}: {len(data)} pictures but {len(labels)} labels")
@@ -122,31 +147,28 @@ def read_cifar_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], ND
 
 def read_matrix(path: Path, columns: int | None = None) -> NDArray[np.float32]:
     """A text file of numbers between blanks, one row per line; ``nan`` is allowed here."""
-    with path.open("rb") as file:
-        first = file.readline().split()
-    width = columns or len(first)
-    text = path.read_bytes()
+    text = content(path)
+    width = columns or len(text.split(b"\n", 1)[0].split())
     try:
         values = np.array(text.split(), np.float64)  # much faster than numpy.loadtxt
     except ValueError:
         values = np.empty(0)
     lines = text.count(b"\n") + (not text.endswith(b"\n"))
     if len(values) == 0 or len(values) != width * lines:
-        raise _bad_line(path, width)
+        raise _bad_line(text, path, width)
     return values.astype(np.float32).reshape(-1, width)
 
 
-def _bad_line(path: Path, width: int) -> InvalidInput:
+def _bad_line(text: bytes, path: Path, width: int) -> InvalidInput:
     """Find the line that is wrong."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            parts = line.split()
-            if len(parts) != width:
-                return InvalidInput(f"{path}: line {number} has {len(parts)} values, not {width}")
-            try:
-                [float(p) for p in parts]
-            except ValueError:
-                return InvalidInput(f"{path}: line {number} holds something that is not a number")
+    for number, line in enumerate(text.splitlines(), 1):
+        parts = line.split()
+        if len(parts) != width:
+            return InvalidInput(f"{path}: line {number} has {len(parts)} values, not {width}")
+        try:
+            [float(p) for p in parts]
+        except ValueError:
+            return InvalidInput(f"{path}: line {number} holds something that is not a number")
     return InvalidInput(f"{path}: it is empty")
 
 

@@ -5,6 +5,7 @@ Pictures are decoded once, to one size, in sorted order of their paths.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift.core.errors import InvalidInput
+from undrift.data.bounds import in_memory, regular
 
+LARGEST = 50_000_000  # pixels of a picture: more is a mistake or an attack
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
 
@@ -23,13 +26,22 @@ def read_images(paths: Sequence[Path], size: int, grey: bool) -> NDArray[np.uint
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise InvalidInput("reading pictures needs Pillow: pip install 'undrift[data]'") from None
-    out = np.empty((len(paths), 1 if grey else 3, size, size), np.uint8)
+    shape = (len(paths), 1 if grey else 3, size, size)
+    in_memory(math.prod(shape), f"{len(paths)} pictures of {size} x {size} pixels", "all of them")
+    out = np.empty(shape, np.uint8)
     for i, path in enumerate(paths):
+        regular(path)
         try:
             with Image.open(path) as picture:
+                if picture.width * picture.height > LARGEST:
+                    raise InvalidInput(f"{path}: {picture.width} x {picture.height} pixels are more than can be meant")
                 picture.load()
                 scaled = picture.convert("L" if grey else "RGB")
-        except (OSError, UnidentifiedImageError, ValueError, SyntaxError):
+        except InvalidInput:
+            raise
+        except Image.DecompressionBombError:
+            raise InvalidInput(f"{path}: it claims more pixels than can be meant") from None
+        except (OSError, UnidentifiedImageError, ValueError, SyntaxError, OverflowError, MemoryError):
             raise InvalidInput(f"{path}: this picture cannot be decoded (damaged or cut short)") from None
         if scaled.size != (size, size):
             scaled = scaled.resize((size, size), Image.Resampling.BILINEAR)
@@ -55,26 +67,29 @@ def list_classes(folder: Path) -> tuple[list[str], list[Path], NDArray[np.int64]
     return names, paths, np.array(labels, np.int64)
 
 
-def image_folder(folder: Path, size: int, grey: bool) -> dict[str, Any]:
+def image_folder(folder: Path, size: int, grey: bool, unit: bool = False) -> dict[str, Any]:
     """Arrays of a folder of class folders (or of its ``train`` and ``test``), as ``Dataset.from_arrays`` takes them."""
+    mean, spread = ((0.0,), (1.0,)) if unit else ((0.5,), (0.5,))
     split = next((s for s in ("test", "val", "validation") if (folder / s).is_dir()), None)
     if not (folder / "train").is_dir() or split is None:
         names, paths, labels = list_classes(folder)
-        return {"x": scale(read_images(paths, size, grey)), "y": labels, "classes": len(names)}
+        pixels = normalise(read_images(paths, size, grey), mean, spread)
+        return {"x": pixels, "y": labels, "classes": len(names), "class_names": names}
     names, paths, labels = list_classes(folder / "train")
     names_test, paths_test, labels_test = list_classes(folder / split)
     if names_test != names:
         raise InvalidInput(f"{folder}: train has the classes {names}, {split} has {names_test}")
     return {
-        "x": scale(read_images(paths, size, grey)),
+        "x": normalise(read_images(paths, size, grey), mean, spread),
         "y": labels,
-        "x_test": scale(read_images(paths_test, size, grey)),
+        "x_test": normalise(read_images(paths_test, size, grey), mean, spread),
         "y_test": labels_test,
         "classes": len(names),
+        "class_names": names,
     }
 
 
-def scale(
+def normalise(
     pixels: NDArray[np.uint8], mean: Sequence[float] = (0.5,), spread: Sequence[float] = (0.5,)
 ) -> NDArray[np.float32]:
     """Pixels as floats, (value / 255 - mean) / spread per channel, without a second large copy."""

@@ -16,7 +16,7 @@ from undrift.core import rng
 from undrift.core.errors import InvalidInput
 from undrift.core.settings import Settings, nonnegative
 from undrift.data.dataset import Dataset
-from undrift.data.partition import Partition
+from undrift.data.partitions.base import Partition
 
 
 class FeatureSkew(Settings):

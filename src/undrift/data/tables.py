@@ -1,4 +1,7 @@
-"""CSV and Parquet files as named columns, with errors that name file, column and row."""
+"""CSV and Parquet files as named columns, with errors that name file, column and row.
+
+Columns of numbers stay as they are; a column of texts becomes one column of zeros and ones for each of its texts.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from undrift.core.errors import InvalidInput
+from undrift.core.errors import InvalidInput, unknown
+from undrift.data.bounds import in_memory, regular
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+LONGEST = 200  # characters of a label's or client's name
+LEVELS = 100  # different texts of a column that becomes zeros and ones
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column is read: as numbers, or as one zero or one for each of these texts."""
+
+    name: str
+    levels: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return tuple(f"{self.name} = {level}" for level in self.levels) or (self.name,)
 
 
 @dataclass(frozen=True)
@@ -24,35 +42,94 @@ class Table:
     columns: dict[str, NDArray[Any]]
     rows: Sequence[int]
 
+    def check(self, *names: str) -> None:
+        for name in names:
+            if name not in self.columns:
+                raise InvalidInput(f"{self.path}: {unknown('column', name, self.columns)}")
+
     def values(self, column: str) -> NDArray[Any]:
         """A column of labels or clients: whole numbers where all are, else texts; nothing missing."""
         data = self.columns[column]
-        if data.dtype.kind in "OUS":
-            texts = np.array([("" if v is None else str(v)).strip() for v in data.tolist()])
-            self._refuse_missing(column, np.isin(np.char.lower(texts), list(MISSING)))
-            try:
-                return texts.astype(np.int64)
-            except ValueError:
-                return texts
         if data.dtype.kind == "f":
             self._refuse_missing(column, np.isnan(data))
-        return data
+        if data.dtype.kind not in "OUSM":
+            return data
+        texts = _texts(data)
+        self._refuse_missing(column, _missing(texts))
+        long = next((i for i, text in enumerate(texts) if len(text) > LONGEST), None)
+        if long is not None:
+            raise InvalidInput(
+                f"{self.path}: row {self.rows[long]} has a text of {len(texts[long])} characters in column {column!r}: "
+                f"names have at most {LONGEST}"
+            )
+        try:
+            return np.array([int(text) for text in texts], np.int64)
+        except (ValueError, OverflowError):
+            return np.array(texts)
 
-    def numbers(self, column: str) -> NDArray[np.float32]:
-        """A column of numbers, nothing missing."""
+    def numbers(self, column: str, *, gaps: bool = False) -> NDArray[np.float32]:
+        """A column of numbers. With ``gaps`` what is missing is NaN, otherwise it is refused."""
         data = self.columns[column]
-        if data.dtype.kind in "OUS":
-            texts = np.array([("" if v is None else str(v)).strip() for v in data.tolist()])
-            self._refuse_missing(column, np.isin(np.char.lower(texts), list(MISSING)))
-            try:
-                data = texts.astype(np.float64)
-            except ValueError:
-                raise self._not_a_number(column, texts) from None
-        self._refuse_missing(column, ~np.isfinite(data.astype(np.float64)))
-        return data.astype(np.float32)
+        if data.dtype.kind in "OUSM":
+            texts = _texts(data)
+            missing = _missing(texts)
+            found = np.full(len(texts), np.nan)
+            for i in np.flatnonzero(~missing).tolist():
+                try:
+                    found[i] = float(texts[i])
+                except ValueError:
+                    raise InvalidInput(
+                        f"{self.path}: row {self.rows[i]} has {texts[i][:LONGEST]!r} in column {column!r}, which is "
+                        "not a number: leave the column out or encode it"
+                    ) from None
+        else:
+            found = data.astype(np.float64)
+            missing = np.isnan(found)
+        if not gaps:
+            self._refuse_missing(column, missing)
+        with np.errstate(over="ignore"):
+            small = found.astype(np.float32)
+        wild = ~missing & ~np.isfinite(small)
+        if wild.any():
+            row = self.rows[int(wild.argmax())]
+            raise InvalidInput(f"{self.path}: row {row} has a number in column {column!r} that is too large or not one")
+        return small
 
-    def matrix(self, columns: Sequence[str]) -> NDArray[np.float32]:
-        return np.stack([self.numbers(c) for c in columns], axis=1)
+    def column(self, name: str) -> Column:
+        """How to read a column: texts are those in which no value is a number."""
+        data = self.columns[name]
+        if data.dtype.kind not in "OUS":
+            return Column(name)
+        texts = [text for text in _texts(data) if text.lower() not in MISSING]
+        if not texts or any(_is_number(text) for text in texts):
+            return Column(name)
+        levels = sorted(set(texts))
+        if len(levels) > LEVELS:
+            raise InvalidInput(
+                f"{self.path}: column {name!r} has {len(levels):,} different texts, at most {LEVELS} can be encoded: "
+                "drop the column"
+            )
+        return Column(name, tuple(levels))
+
+    def matrix(self, columns: Sequence[Column], *, gaps: bool = False) -> NDArray[np.float32]:
+        """The features of all rows. A text that the columns do not know, or that is missing, is zeros throughout."""
+        width = sum(len(column.features) for column in columns)
+        in_memory(4 * width * len(self.rows), self.path, f"a table of {width} features")
+        out = np.zeros((len(self.rows), width), np.float32)
+        place = 0
+        for column in columns:
+            if column.levels:
+                texts = _texts(self.columns[column.name])
+                if not gaps:
+                    self._refuse_missing(column.name, _missing(texts))
+                at = {level: place + i for i, level in enumerate(column.levels)}
+                for row, text in enumerate(texts):
+                    if text in at:
+                        out[row, at[text]] = 1
+            else:
+                out[:, place] = self.numbers(column.name, gaps=gaps)
+            place += len(column.features)
+        return out
 
     def _refuse_missing(self, column: str, missing: NDArray[np.bool_]) -> None:
         if missing.any():
@@ -60,24 +137,32 @@ class Table:
             more = f" (and {int(missing.sum()) - 1} more)" if missing.sum() > 1 else ""
             raise InvalidInput(f"{self.path}: row {row} has no value in column {column!r}{more}")
 
-    def _not_a_number(self, column: str, texts: NDArray[Any]) -> InvalidInput:
-        for row, text in zip(self.rows, texts.tolist(), strict=True):
-            try:
-                float(text)
-            except ValueError:
-                return InvalidInput(
-                    f"{self.path}: row {row} has {text!r} in column {column!r}, which is not a number: "
-                    "leave the column out or encode it"
-                )
-        raise AssertionError("some value was not a number")
+
+def _texts(data: NDArray[Any]) -> list[str]:
+    return ["" if value is None else str(value).strip() for value in data.tolist()]
 
 
-def read_csv(path: Path, delimiter: str = ",") -> Table:
-    """A CSV file with a header row. Rows count from 1 with the header, as in an editor."""
+def _missing(texts: list[str]) -> NDArray[np.bool_]:
+    return np.array([text.lower() in MISSING for text in texts], bool)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def read_csv(path: Path, delimiter: str = ",", header: Sequence[str] = ()) -> Table:
+    """A CSV file; its first row names the columns where no ``header`` does. Rows count from 1, as in an editor."""
+    in_memory(regular(path), path, "it")
+    if len(delimiter) != 1:
+        raise InvalidInput(f"{path}: delimiter = {delimiter!r}: it must be one character")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, delimiter=delimiter)
-            header = [name.strip() for name in next(reader, [])]
+            names = list(header) or [name.strip() for name in next(reader, [])]
             rows, lines = [], []
             for row in reader:
                 if row:
@@ -87,18 +172,19 @@ def read_csv(path: Path, delimiter: str = ",") -> Table:
         raise InvalidInput(f"{path}: {error.strerror or error}") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidInput(f"{path}: cannot be read as CSV: {error}") from None
-    if not header:
+    if not names:
         raise InvalidInput(f"{path}: it is empty; the first row must name the columns")
-    if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
         raise InvalidInput(f"{path}: the column {twice!r} occurs twice")
     for row, line in zip(rows, lines, strict=True):
-        if len(row) != len(header):
-            raise InvalidInput(f"{path}: row {line} has {len(row)} values, the header has {len(header)}")
+        if len(row) != len(names):
+            raise InvalidInput(f"{path}: row {line} has {len(row)} values, the header has {len(names)}")
     if not rows:
         raise InvalidInput(f"{path}: it has a header but no rows")
-    columns = zip(*rows, strict=True)
-    return Table(path, {name: np.array(values) for name, values in zip(header, columns, strict=True)}, lines)
+    # Objects, not fixed-width texts: one long value would make every row as wide.
+    columns = {name: np.array(values, object) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+    return Table(path, columns, lines)
 
 
 def read_parquet(path: Path) -> Table:
@@ -108,10 +194,16 @@ def read_parquet(path: Path) -> Table:
         import pyarrow.parquet
     except ImportError:
         raise InvalidInput(f"{path}: reading Parquet needs pyarrow: pip install 'undrift[data]'") from None
+    packed = regular(path)
     try:
+        about = pyarrow.parquet.read_metadata(path)
+        groups = (about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+        in_memory(max(8 * about.num_rows * about.num_columns, sum(groups)), path, f"{about.num_rows:,} rows")
+        if about.num_rows > 10**9 and about.num_rows > 1000 * packed:
+            raise InvalidInput(f"{path}: it claims {about.num_rows:,} rows, more than its bytes can hold")
         table = pyarrow.parquet.read_table(path)
-    except FileNotFoundError:
-        raise InvalidInput(f"{path}: No such file or directory") from None
+    except InvalidInput:
+        raise
     except (OSError, pyarrow.ArrowException) as error:
         raise InvalidInput(f"{path}: cannot be read as Parquet: {error}") from None
     if table.num_rows == 0:

@@ -1,4 +1,4 @@
-"""Cutting recordings into windows, and splitting windows into training and test without sharing samples."""
+"""Recordings as windows: cut, split into training and test without sharing samples, brought to one scale."""
 
 from __future__ import annotations
 
@@ -41,3 +41,15 @@ def fill_gaps(values: NDArray[np.float64]) -> NDArray[np.float64]:
         if missing.any() and not missing.all():
             column[missing] = np.interp(place[missing], place[~missing], column[~missing])
     return out
+
+
+def standardise(
+    x: NDArray[np.float32], x_test: NDArray[np.float32], y: NDArray[np.int64], y_test: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
+    """Mean 0 and deviation 1 of every channel (the second axis) over the training part; labels pass through."""
+    axes = (0, *range(2, x.ndim))
+    mean = x.mean(axis=axes, dtype=np.float64, keepdims=True)
+    spread = x.std(axis=axes, dtype=np.float64, keepdims=True)
+    spread[spread < 1e-8] = 1.0
+    m, s = mean.astype(np.float32), spread.astype(np.float32)
+    return (x - m) / s, y, (x_test - m) / s, y_test

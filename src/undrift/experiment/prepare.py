@@ -7,16 +7,13 @@ import platform
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from undrift.core import rng
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, ModelLike, Rows, build
@@ -24,14 +21,16 @@ from undrift.core.loop import resolved
 from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.core.vector import Layout, layout_of
-from undrift.data import Dataset, Partition, Partitioner, data_root, test_parts
+from undrift.data import Dataset, Partition, Partitioner, data_root
+from undrift.data.public import Divided, Holder, divide
 from undrift.data.skew import FeatureSkew
 from undrift.experiment.description import Experiment, Plan, label_of
 from undrift.experiment.evaluate import Evaluator
-from undrift.models import LOSSES, ModelSpec, default_model, spec
+from undrift.models import ModelSpec, aligned, default_model, fitted, spec
 from undrift.version import version
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+MOST_NAMES = 10_000  # clients whose names are kept with a run
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,10 @@ class Prepared:
             },
         }
         labels = self.dataset.labels
+        if self.dataset.label_names:
+            facts["class_names"] = list(self.dataset.label_names)
+        if self.partition.names is not None and len(self.partition) <= MOST_NAMES:
+            facts["client_names"] = [str(name) for name in self.partition.names]
         if labels is not None and len(self.partition) <= 500:
             facts["histogram"] = self.partition.histogram(labels, int(labels.max()) + 1).tolist()
         if self.dataset.classes is not None and len(self.dataset.y_test):
@@ -84,30 +87,12 @@ class Prepared:
         return facts
 
 
-@dataclass(frozen=True)
-class Divided:
-    """Who holds which rows: the clients, their parts of the test set, and the server."""
-
-    partition: Partition
-    parts: Partition | None
-    public: NDArray[np.int64] | None
-    scoring: NDArray[np.int64] | None
-
-
 def divided(method: Method, dataset: Dataset, partitioner: Partitioner, plan: Plan) -> Divided:
     """The data divided among the clients and, where the method wants it, the server."""
-    public, scoring, rest = _public(method, dataset, plan)
     clients = plan.clients or (None if partitioner.natural else 10)
-    held = dataset if rest is None else _subset(dataset, rest)
-    partition = partitioner.split(held, clients, plan.seed)
-    parts = test_parts(partition, held, plan.seed) if len(dataset.x_test) else None
-    if rest is not None:
-        partition = replace(partition, indices=rest[partition.indices])
-    if public is not None and not method.needs_public:
-        if plan.others_public == "client":
-            partition, parts = _with_client(partition, public), parts and _with_client(parts, public[:0])
-        public = scoring = None
-    return Divided(partition, parts, public, scoring)
+    holder: Holder = "server" if method.needs_public else plan.others_public
+    public: dict[str, Any] = {"holder": holder, "share": plan.public, "scoring": plan.scoring, "who": method.title}
+    return divide(dataset, partitioner, clients, plan.seed, **public)
 
 
 def prepare(
@@ -123,7 +108,7 @@ def prepare(
 ) -> Prepared:
     """Divide the data, build the model from the seed, and check that everything fits."""
     held = divided(method, dataset, partitioner, plan)
-    partition, parts = held.partition, held.parts
+    partition, parts = held.partition, held.tests
     names = None if partition.names is None else tuple(str(name) for name in partition.names)
     _say_what_is_missing(partition, dataset)
     if skew is not None:
@@ -145,6 +130,8 @@ def prepare(
         public=held.public,
         scoring=held.scoring,
     )
+    if dataset.classes is None:
+        federation = replace(federation, loss=aligned(loss, federation.outputs(x[:2]), y[:2]))
     _check_participants(plan, partition)
     evaluator = Evaluator(federation, dataset.classes)
     if method.pools_data:
@@ -165,15 +152,13 @@ def prepare_experiment(
     """What an experiment describes, ready to run."""
     if dataset is None:
         dataset = experiment.data.load(data_root(root))
-    shape, classes = dataset.shape, dataset.classes or 1
     model = completed(experiment, dataset).model
     assert model is not None
     return prepare(
         experiment.algorithm,
         dataset,
         experiment.partition,
-        lambda: model.build(shape, classes),
-        LOSSES[model.loss],
+        *fitted(model, dataset),
         experiment.train,
         experiment.plan,
         experiment.skew,
@@ -195,8 +180,7 @@ def refuse(experiments: Sequence[Experiment], dataset: Dataset) -> None:
             model = completed(experiment, dataset).model
             assert model is not None
             if model not in layouts:
-                module = build(partial(model.build, dataset.shape, dataset.classes or 1), plan.seed)
-                layouts[model] = layout_of(module, dataset.x[:1])
+                layouts[model] = layout_of(build(fitted(model, dataset)[0], plan.seed), dataset.x[:1])
             held = (experiment.partition, plan.clients, plan.seed, plan.others_public, method.needs_public)
             if held not in largest:
                 partition = divided(method, dataset, experiment.partition, plan).partition
@@ -211,29 +195,6 @@ def _check_participants(plan: Plan, partition: Partition) -> None:
         raise InvalidInput(f"participate = {plan.participate} is more than the {len(partition)} clients there are")
 
 
-def _public(
-    method: Method, dataset: Dataset, plan: Plan
-) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None, NDArray[np.int64] | None]:
-    """The server's rows: class-balanced, held out before partitioning, never from the test set."""
-    if not method.needs_public and plan.others_public == "shared":
-        return None, None, None
-    labels = dataset.labels
-    order = rng.permutation(rng.key(plan.seed, "public"), len(dataset))
-    if labels is not None:  # deal the shuffled samples class by class, so that every prefix is balanced
-        place = np.empty(len(dataset), dtype=np.int64)
-        for label in np.unique(labels):
-            mine = order[labels[order] == label]
-            place[mine] = np.arange(len(mine))
-        order = order[np.argsort(place[order], kind="stable")]
-    size = max(1, round(plan.public * len(dataset)))
-    if size + plan.scoring >= len(dataset):
-        raise InvalidInput(
-            f"{method.title} wants {size} public and {plan.scoring} scoring samples; there are {len(dataset)} in all"
-        )
-    public, scoring = np.sort(order[:size]), np.sort(order[size : size + plan.scoring])
-    return public, scoring, np.sort(order[size + plan.scoring :])
-
-
 def _say_what_is_missing(partition: Partition, dataset: Dataset) -> None:
     """Warn of classes that are tested but that nobody trains on."""
     if dataset.classes is None:
@@ -245,31 +206,9 @@ def _say_what_is_missing(partition: Partition, dataset: Dataset) -> None:
         warnings.warn(f"no client holds class {names}, which {dataset.name} is tested on", stacklevel=3)
 
 
-def _with_client(partition: Partition, rows: NDArray[np.int64]) -> Partition:
-    """The partition with one more client."""
-    names = None if partition.names is None else np.append(partition.names, "public")
-    return replace(
-        partition,
-        indices=np.concatenate([partition.indices, rows]),
-        offsets=np.append(partition.offsets, partition.offsets[-1] + len(rows)),
-        names=names,
-    )
-
-
 def _on(tensor: Tensor, device: str) -> Tensor:
     try:
         return tensor.to(torch.device(device))
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput(f"device = {device!r} cannot be used here ({reason}); cpu always can") from None
-
-
-def _subset(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
-    index = torch.from_numpy(rows)
-    return replace(
-        dataset,
-        x=dataset.x[index],
-        y=dataset.y[index],
-        client=None if dataset.client is None else dataset.client[rows],
-        strata=None if dataset.strata is None else dataset.strata[rows],
-    )

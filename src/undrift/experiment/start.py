@@ -13,6 +13,7 @@ from undrift import algorithms
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import ModelLike
+from undrift.core.settings import Settings
 from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Dataset, Partitioner, data_root, load
@@ -23,15 +24,16 @@ from undrift.experiment.progress import Glance, Watcher
 from undrift.experiment.recorder import InLedger, InMemory, tracked
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
-from undrift.models import LOSSES, ModelSpec, default_model, spec
+from undrift.models import ModelSpec, default_model, fitted, spec
+from undrift.runtimes import check_workers
 
 
 def run(
     algorithm: Method | str = "fedavg",
     *,
     data: Dataset | str = "digits",
-    partition: Partitioner | str = "dirichlet",
-    model: ModelLike | str | None = None,
+    partition: Partitioner | str | None = None,
+    model: ModelLike | ModelSpec | str | None = None,
     loss: Loss | None = None,
     training: Training | None = None,
     uploads: Uploads | None = None,
@@ -40,21 +42,25 @@ def run(
     watch: Watcher | None = None,
     resume: bool = False,
     track: str | None = None,
+    facts: Mapping[str, Any] | None = None,
     runtime: str = "serial",
     **plan: Any,
 ) -> Result:
     """Train one method. Names or your own objects: a ``Dataset``, an ``nn.Module`` (or a factory of one), a loss.
 
+    Without ``partition`` the clients that the data name are used, or else a Dirichlet draw over the classes.
     A factory, rather than a module, lets the seed cover the initial weights too. ``plan`` takes ``clients``,
     ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. ``uploads`` says what
     happens to uploads on their way, such as ``Uploads(clip=10)``. With ``ledger`` every round is recorded;
     ``resume=True`` goes on with the run of that name where it stopped. ``track`` writes the rounds to
-    ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without.
+    ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without. ``facts`` are recorded beside the description.
     """
     method, dataset = _method(algorithm), _dataset(data)
-    partition, training, passage = _partitioner(partition), _training(training), _uploads(uploads)
+    usual = "dirichlet" if dataset.client is None else "column"
+    partition, training, passage = _partitioner(partition or usual), _training(training), _uploads(uploads)
     made = Plan.create(**{"runtime": runtime, **plan})
-    chosen = spec(model or default_model(dataset)) if model is None or isinstance(model, str) else None
+    check_workers(made.workers)
+    chosen = _spec(model, dataset)
     source = SOURCES[data].create() if isinstance(data, str) else None
     if chosen is not None and source is not None and loss is None:  # all is named: the command line can go on with it
         experiment = Experiment(method, source, partition, chosen, train=training, uploads=passage, plan=made)
@@ -67,7 +73,7 @@ def run(
             "algorithm": {"name": type(method).name(), **method.values()},
             "data": {"name": dataset.name},
             "partition": {"name": partition.name, **partition.values()},
-            "model": {"name": "own" if chosen is None else chosen.name},
+            "model": {"name": "own"} if chosen is None else {"name": chosen.name, **chosen.values()},
             "train": training.values(),
             **({} if passage == Uploads() else {"uploads": passage.values()}),
             **{k: v for k, v in made.values().items() if v is not None},
@@ -81,7 +87,7 @@ def run(
             found = book.run(title)
             check_same(found, prepared)
         else:
-            found = book.add(title, description, prepared.facts())
+            found = book.add(title, description, prepared.facts() | dict(facts or {}))
         return execute(prepared, tracked(InLedger(book, found), track), watch=watch)
 
 
@@ -98,6 +104,7 @@ def start_experiment(
     workers: int | None = None,
 ) -> Result:
     """Run a described experiment from its beginning. ``extra`` is recorded among the run's facts."""
+    check_workers(workers or experiment.plan.workers)
     dataset = dataset if dataset is not None else experiment.data.load(data_root(root))
     experiment = completed(experiment, dataset)
     prepared = prepare_experiment(experiment, root, dataset)
@@ -139,6 +146,8 @@ def resume_experiment(
 def check_same(run: Run, prepared: Prepared) -> None:
     """Refuse to resume a run on other data, another partition or another model."""
     facts = prepared.facts()
+    usual: dict[str, Settings] = {"training": Training(), "uploads": Uploads()}  # for settings that came later
+    then = run.facts | {key: kind.values() | run.facts.get(key, {}) for key, kind in usual.items()}
     for key, what in (
         ("data_fingerprint", "the data"),
         ("partition_fingerprint", "the partition"),
@@ -148,16 +157,17 @@ def check_same(run: Run, prepared: Prepared) -> None:
         ("uploads", "the settings of the uploads"),
         ("participate", "the clients per round"),
     ):
-        if facts[key] != run.facts.get(key, facts[key] if key == "uploads" else None):  # older runs do not say
+        if facts[key] != then.get(key):
             raise InvalidInput(
                 f"run {run.name!r} cannot go on: {what} differ from what it began with "
-                f"({run.facts.get(key)} then, {facts[key]} now)"
+                f"({then.get(key)} then, {facts[key]} now)"
             )
 
 
 def check_described(run: Run, experiment: Experiment) -> None:
     """A run of that name may only go on as the same experiment; more rounds are fine."""
-    differ = differences(run.experiment, experiment.values())
+    then = run.experiment if run.experiment.get("own") else Experiment.build(run.experiment).values()
+    differ = differences(then, experiment.values())
     if differ:
         raise InvalidInput(
             f"run {run.name!r} exists already with another {', '.join(differ)}: choose another name or another ledger"
@@ -217,10 +227,21 @@ def _uploads(given: Any) -> Uploads:
     return given
 
 
+def _spec(given: Any, dataset: Dataset) -> ModelSpec | None:
+    """The named model; None for the user's own."""
+    if isinstance(given, ModelSpec):
+        return given
+    if given is None or isinstance(given, str):
+        return spec(given or default_model(dataset))
+    if not isinstance(given, nn.Module) and not callable(given):
+        raise InvalidInput(f"model must be a name, an nn.Module or a function that makes one, not {given!r}")
+    return None
+
+
 def _own(model: Any, chosen: ModelSpec | None, loss: Loss | None, dataset: Dataset) -> tuple[ModelLike, Loss]:
     """The user's model and loss, or those of a named model."""
     if chosen is not None:
-        shape, classes = dataset.shape, dataset.classes or 1
-        return (lambda: chosen.build(shape, classes)), loss or LOSSES[chosen.loss]
+        build, own = fitted(chosen, dataset)
+        return build, loss or own
     usual = nn.functional.cross_entropy if dataset.classes is not None else nn.functional.mse_loss
     return model, loss or usual

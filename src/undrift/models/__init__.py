@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +10,12 @@ import torch
 from torch import nn
 
 from undrift.core.cost import profile
-from undrift.core.errors import unknown
+from undrift.core.errors import InvalidInput, unknown
 from undrift.data.dataset import Dataset
 from undrift.models.convnets import VGG16, AlexNet, CovidNet, FedADMCNN, FireNet, FireNetLight, HarNet
 from undrift.models.lenet import LeNetFast, LeNetHar, LeNetPlain
 from undrift.models.linear import MLP, SVM, Linear, Logistic
-from undrift.models.losses import LOSSES
+from undrift.models.losses import LOSSES, Loss, aligned
 from undrift.models.resnet import ResNet8, ResNet18
 from undrift.models.spec import ModelSpec
 
@@ -50,6 +51,15 @@ def spec(name: str, **settings: Any) -> ModelSpec:
 def build(name: str, shape: tuple[int, ...], classes: int, **settings: Any) -> nn.Module:
     """``build("mlp", (1, 28, 28), 10, hidden=200)``; the caller seeds torch's generator for the weights."""
     return spec(name, **settings).build(shape, classes)
+
+
+def fitted(model: ModelSpec, dataset: Dataset) -> tuple[Callable[[], nn.Module], Loss]:
+    """A model for these data: how to make it, and the loss it is trained with."""
+    if dataset.classes is None and not model.regresses:
+        able = ", ".join(name for name, kind in MODELS.items() if kind.regresses)
+        raise InvalidInput(f"model {model.name}: it tells classes apart, and {dataset.name} has numbers: use {able}")
+    loss = LOSSES[model.loss if dataset.classes is not None else "mse"]
+    return model.factory(dataset.shape, dataset.outputs), loss
 
 
 def default_model(dataset: Dataset) -> str:
@@ -91,4 +101,15 @@ def catalogue() -> list[ModelRow]:
     return rows
 
 
-__all__ = ["LOSSES", "MODELS", "ModelRow", "ModelSpec", "build", "catalogue", "default_model", "spec"]
+__all__ = [
+    "LOSSES",
+    "MODELS",
+    "ModelRow",
+    "ModelSpec",
+    "aligned",
+    "build",
+    "catalogue",
+    "default_model",
+    "fitted",
+    "spec",
+]

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from undrift.core.settings import at_least
+from undrift.core.settings import at_least, between
 from undrift.models.spec import Classifier, ModelSpec, flat_size
 
 
@@ -59,6 +59,7 @@ class Logistic(ModelSpec):
     """Multinomial logistic regression."""
 
     name = "logistic"
+    regresses = False
     title = "logistic regression"
     paper = "pFedMo"
     example = ((1, 28, 28), 10)
@@ -71,6 +72,7 @@ class SVM(ModelSpec):
     """Smooth SVM: squared hinge, one against the rest, no bias, from zero; the margin term is the weight decay."""
 
     name = "svm"
+    regresses = False
     title = "smooth SVM (squared hinge)"
     paper = "FedADM; Wang et al., JSAC 2019"
     loss = "squared_hinge"
@@ -88,7 +90,7 @@ class MLP(ModelSpec):
     paper = "FedTrip"
     example = ((1, 28, 28), 10)
     hidden: Annotated[int, "width of a hidden layer", at_least(1)] = 100
-    layers: Annotated[int, "hidden layers", at_least(1)] = 1
+    layers: Annotated[int, "hidden layers", between(1, 1000, "plain layers that deep do not learn")] = 1
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return Perceptron(flat_size(shape), self.hidden, self.layers, classes)

@@ -17,7 +17,7 @@ from undrift.analysis.comparison import Comparer, Comparison
 from undrift.analysis.groups import grouped
 from undrift.core.errors import InvalidInput
 from undrift.core.figure import Figure
-from undrift.data.partition import Partition, heterogeneity
+from undrift.data import Partition, heterogeneity
 from undrift.experiment.description import SECTIONS, components
 from undrift.ledger.history import History
 from undrift.ledger.rows import Run

@@ -11,6 +11,8 @@ from undrift.core.runtime import Runtime
 
 RUNTIMES = ("auto", "serial", "threads", "processes", "batched")
 
+MOST, MOST_PER_CORE = 64, 8  # workers that a machine is asked to start
+
 
 def create(name: str, federation: Federation, workers: int | None = None) -> Runtime:
     """A runtime by name; ``workers`` is the number of threads or worker processes, where there are any.
@@ -53,6 +55,9 @@ def check_workers(workers: int | None) -> None:
         raise InvalidInput(
             f"workers = {workers}: at least 1 worker is needed; the serial runtime works in this process"
         )
+    limit = max(MOST, MOST_PER_CORE * len(os.sched_getaffinity(0)))
+    if workers is not None and workers > limit:
+        raise InvalidInput(f"workers = {workers}: it must be at most {limit} on this machine; one per core is best")
 
 
 def crowd(workers: int | None) -> int:
@@ -64,4 +69,4 @@ def crowd(workers: int | None) -> int:
     return workers or cores
 
 
-__all__ = ["RUNTIMES", "create"]
+__all__ = ["RUNTIMES", "check_workers", "create"]

@@ -160,8 +160,8 @@ class Members:
         self.federation, self.clients = federation, clients
         self.n: Sizes = federation.population.samples[clients]
         self.size = training.batch_size or int(self.n.max())
-        self.epoch_steps: Sizes = -(-self.n // (training.batch_size or self.n))
         sizes, place = np.unique(self.n, return_inverse=True)
+        self.epoch_steps: Sizes = np.array([training.batches_per_epoch(int(n)) for n in sizes])[place]
         self.steps: Sizes = np.array([training.steps_for(int(n)) for n in sizes])[place]
         self.keys = rng.keys(rng.key(federation.seed, "batches", round), clients)
         self.begins = federation.offsets[clients]

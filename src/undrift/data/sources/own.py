@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from undrift.core.settings import at_least
 from undrift.data.dataset import Dataset
-from undrift.data.source import Fraction, Source
+from undrift.data.formats import names_in_npz
+from undrift.data.sources.base import Fraction, Source
 
 
 class _Own(Source):
@@ -18,11 +20,15 @@ class _Own(Source):
     test_fraction: Fraction = 0.2
 
     def file(self, root: Path) -> Path:
-        """The path as given, or below the data root."""
-        given = Path(self.path).expanduser()
-        if given.exists() or not (root / given).exists():
-            return given
-        return root / given
+        return _place(self.path, root)
+
+
+def _place(path: str, root: Path) -> Path:
+    """The path as given, or below the data root."""
+    given = Path(path).expanduser()
+    if given.exists() or not (root / given).exists():
+        return given
+    return root / given
 
 
 class _Table(_Own):
@@ -30,10 +36,24 @@ class _Table(_Own):
     client: Annotated[str | None, "the column with the client, for the partition 'column'"] = None
     test: Annotated[str | None, "a second file to test on; none: hold out test_fraction"] = None
     regression: Annotated[bool, "the label is a number to predict, not a class"] = False
+    features: Annotated[str | None, "columns to use, with commas between; left out: all others"] = None
+    drop: Annotated[str | None, "columns to leave out, with commas between"] = None
+    missing: Annotated[
+        Literal["refuse", "median", "mean"], "missing values: refuse them, or fill in the client's own median or mean"
+    ] = "refuse"
+
+    @classmethod
+    def names_clients(cls, options: Mapping[str, Any], root: Path) -> bool:
+        return bool(options.get("client"))
 
     def options(self) -> dict[str, Any]:
-        held = {"test_fraction": self.test_fraction, "regression": self.regression}
-        return {"label": self.label, "client": self.client, "test": self.test, **held}
+        held = {"test_fraction": self.test_fraction, "regression": self.regression, "missing": self.missing}
+        columns = {"features": _columns(self.features) or None, "drop": _columns(self.drop)}
+        return {"label": self.label, "client": self.client, "test": self.test, **columns, **held}
+
+
+def _columns(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 class Csv(_Table):
@@ -64,6 +84,10 @@ class Npz(_Own):
     title = "your .npz file"
     regression: Annotated[bool, "y holds numbers to predict, not classes"] = False
 
+    @classmethod
+    def names_clients(cls, options: Mapping[str, Any], root: Path) -> bool:
+        return "client" in names_in_npz(_place(str(options.get("path", "")), root))
+
     def load(self, root: Path) -> Dataset:
         return Dataset.from_npz(self.file(root), regression=self.regression, test_fraction=self.test_fraction)
 
@@ -75,8 +99,8 @@ class Images(_Own):
     title = "your folder of pictures"
     pixels: Annotated[int, "pictures are resized to so many pixels a side", at_least(8)] = 64
     grey: Annotated[bool, "one channel instead of three"] = False
+    scale: Annotated[Literal["standard", "unit"], "pixels: standard (-1 to 1) or unit (0 to 1)"] = "standard"
 
     def load(self, root: Path) -> Dataset:
-        return Dataset.from_image_folder(
-            self.file(root), size=self.pixels, grey=self.grey, test_fraction=self.test_fraction
-        )
+        options: dict[str, Any] = {"size": self.pixels, "grey": self.grey, "scale": self.scale}
+        return Dataset.from_image_folder(self.file(root), test_fraction=self.test_fraction, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -10,9 +11,9 @@ import torch
 
 from undrift.core.errors import InvalidInput
 from undrift.core.settings import Settings, between
-from undrift.data import store
 from undrift.data.dataset import Augmentation, Dataset
-from undrift.data.store import Layout
+from undrift.data.sources import cache, files
+from undrift.data.sources.files import Release
 
 Fraction = Annotated[float, "share held out for testing", between(0, 1, open_low=True, open_high=True)]
 
@@ -26,46 +27,52 @@ class Source(Settings):
     licence: ClassVar[str] = ""
     size: ClassVar[str] = ""  # of what is downloaded
     own: ClassVar[bool] = False  # a user's file, not a published data set
+    natural: ClassVar[bool] = False  # it comes with its clients: people, patients, hospitals
 
     def load(self, root: Path) -> Dataset:
         raise NotImplementedError
 
+    @classmethod
+    def names_clients(cls, options: Mapping[str, Any], root: Path) -> bool:
+        """Do the data say who the clients are? Then the partition ``column`` is the one that is meant."""
+        return cls.natural
+
 
 class Published(Source):
-    """A data set in files: found in one of its layouts, checked, decoded once, kept as memory-mapped arrays."""
+    """A data set in files: found in one of its releases, checked, decoded once, kept as memory-mapped arrays."""
 
     verify: Annotated[bool, "refuse files whose checksum is not the published one"] = True
 
-    def layouts(self) -> tuple[Layout, ...]:
+    def releases(self) -> tuple[Release, ...]:
         """The forms it is published in, the one to download first."""
         raise NotImplementedError
 
-    def read(self, root: Path, layout: Layout) -> Dataset:
+    def read(self, root: Path, release: Release) -> Dataset:
         raise NotImplementedError
 
     def augmentation(self) -> Augmentation | None:
         return None
 
-    def find(self, root: Path) -> Layout:
-        """The layout that is there, or a sentence that says what is missing."""
-        layouts = self.layouts()
-        for layout in layouts:
-            if not layout.missing(root):
-                return layout
-        best = min(layouts, key=lambda layout: len(layout.missing(root)) / len(layout.files))
+    def find(self, root: Path) -> Release:
+        """The release that is there, or a sentence that says what is missing."""
+        releases = self.releases()
+        for release in releases:
+            if not release.missing(root):
+                return release
+        best = min(releases, key=lambda release: len(release.missing(root)) / len(release.files))
         missing = best.missing(root)
         if len(missing) < len(best.files):
             raise InvalidInput(f"{self.name}: {', '.join(missing)} is missing in {root}")
-        wanted = ", ".join(f.path for f in layouts[0].files[:4]) + (" and so on" if len(layouts[0].files) > 4 else "")
+        wanted = ", ".join(f.path for f in releases[0].files[:4]) + (" and so on" if len(releases[0].files) > 4 else "")
         raise InvalidInput(f"{self.name} is not in {root}: run `undrift data fetch {self.name}`, or put there {wanted}")
 
     def load(self, root: Path) -> Dataset:
-        layout = self.find(root)
+        release = self.find(root)
         if self.verify:
-            store.verify(layout, root)
+            files.verify(release, root)
         options = {k: v for k, v in self.values().items() if k not in ("verify", "augment")}  # change no array
-        key = store.cache_key(self.name, options, layout, root)
-        return store.cached(root, key, self.augmentation(), lambda: self.read(root, layout))
+        key = cache.key_of(self.name, options, release, root)
+        return cache.cached(root, key, self.augmentation(), lambda: self.read(root, release))
 
     def dataset(self, x: Any, y: Any, x_test: Any, y_test: Any, classes: int, **more: Any) -> Dataset:
         """A ``Dataset`` of these arrays, as this source names and augments it."""

@@ -1,35 +1,20 @@
-"""The data sets undrift can load by name: load them, list them, fetch them."""
+"""The data sets undrift can load by name: load them, list them, fetch them. One data set, one file, found by itself."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from undrift.core.errors import InvalidInput, unknown
-from undrift.data import store
 from undrift.data.dataset import Dataset
-from undrift.data.own import Csv, Images, Npz, Parquet
-from undrift.data.pictures import (
-    Cifar10,
-    Cifar100,
-    Covidx,
-    Emnist,
-    Fashion,
-    Fire,
-    Mnist,
-    OrganA,
-    OrganC,
-    OrganS,
-    TinyImageNet,
-)
-from undrift.data.source import Published, Source
-from undrift.data.store import Checksums, Progress
-from undrift.data.wearables import Pamap2, UciHar
+from undrift.data.registry import found
+from undrift.data.sources import files
+from undrift.data.sources.base import Published, Source
+from undrift.data.sources.files import Checksums, OnDownload
+
+SOURCES: dict[str, type[Source]] = found(__name__, __path__, Source)
 
 
 def data_root(explicit: Path | str | None = None) -> Path:
@@ -40,49 +25,6 @@ def data_root(explicit: Path | str | None = None) -> Path:
         return Path(os.environ["UNDRIFT_DATA"]).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "undrift" / "data"
-
-
-class Digits(Source):
-    """Handwritten digits, 8 x 8, embedded in scikit-learn: no download."""
-
-    name = "digits"
-    title = "handwritten digits, 8 x 8"
-    homepage = "https://archive.ics.uci.edu/dataset/80"
-    licence = "see its page"
-    size = "embedded"
-
-    def load(self, root: Path) -> Dataset:
-        package = find_spec("sklearn")  # its file is read without importing it, which would take longer than a run
-        if package is None or package.origin is None:
-            raise InvalidInput("the digits come with scikit-learn: pip install 'undrift[data]'")
-        table = np.loadtxt(Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz", delimiter=",")
-        x, y = table[:, :-1], table[:, -1].astype(np.int64)
-        return Dataset.from_arrays((x / 16).reshape(-1, 1, 8, 8), y, classes=10, name=self.name)
-
-
-SOURCES: dict[str, type[Source]] = {
-    kind.name: kind
-    for kind in (
-        Digits,
-        Mnist,
-        Fashion,
-        Emnist,
-        Cifar10,
-        Cifar100,
-        TinyImageNet,
-        OrganA,
-        OrganC,
-        OrganS,
-        UciHar,
-        Pamap2,
-        Covidx,
-        Fire,
-        Csv,
-        Parquet,
-        Npz,
-        Images,
-    )
-}
 
 
 def load(name: str, root: Path | str | None = None, **options: Any) -> Dataset:
@@ -127,13 +69,13 @@ def inventory(root: Path | str | None = None, *, check: bool = False) -> list[So
 
 
 def _state(kind: type[Published], root: Path, checksums: Checksums, check: bool) -> tuple[str, str, tuple[str, ...]]:
-    layouts = kind().layouts()
-    layout = min(layouts, key=lambda each: len(each.missing(root)) / len(each.files))
-    files = tuple(f.path for f in layout.files)
-    missing = layout.missing(root)
+    releases = kind().releases()
+    release = min(releases, key=lambda each: len(each.missing(root)) / len(each.files))
+    files = tuple(f.path for f in release.files)
+    missing = release.missing(root)
     if missing:
         return "incomplete" if len(missing) < len(files) else "missing", "", files
-    states = {f.path: checksums.check(f, root) if check else checksums.recall(f, root) for f in layout.files}
+    states = {f.path: checksums.check(f, root) if check else checksums.recall(f, root) for f in release.files}
     wrong = [path for path, s in states.items() if s == "wrong"]
     if wrong:
         return "present", f"wrong: {wrong[0]}", files
@@ -142,7 +84,7 @@ def _state(kind: type[Published], root: Path, checksums: Checksums, check: bool)
     return "present", "ok" if "ok" in states.values() else "none published", files
 
 
-def fetch(name: str, root: Path | str | None = None, progress: Progress | None = None) -> None:
+def fetch(name: str, root: Path | str | None = None, progress: OnDownload | None = None) -> None:
     """Download a data set from its official address: goes on where it broke off, checks, unpacks."""
     if name not in SOURCES:
         raise unknown("data set", name, SOURCES)
@@ -150,7 +92,7 @@ def fetch(name: str, root: Path | str | None = None, progress: Progress | None =
     if not issubclass(kind, Published):
         raise InvalidInput(f"{name}: there is nothing to fetch, it is {'embedded' if not kind.own else kind.title}")
     where = data_root(root)
-    layouts = kind().layouts()
-    if any(not layout.missing(where) for layout in layouts):
+    releases = kind().releases()
+    if any(not release.missing(where) for release in releases):
         return
-    store.fetch(name, layouts[0], where, progress)
+    files.fetch(name, releases[0], where, progress)
