@@ -71,7 +71,7 @@ class Request:
             down: Any = down_kind(method, kind, header["given"]).of(_part(tensors, "down"), first)
             buffers = Buffers.of(_part(tensors, "buffers")) if _part(tensors, "buffers") else None
             client, round, accepted = (int(header[name]) for name in ("client", "round", "accepted"))
-            carried = {str(name): float(value) for name, value in header["carried"].items()}
+            carried = {str(name): float(value) for name, value in header.get("carried", {}).items()}
             run, extra = str(header["run"]), header["extra"]
             return cls(kind, client, round, down, accepted, buffers, first, run, carried, extra)
         except (KeyError, TypeError, AttributeError) as error:
