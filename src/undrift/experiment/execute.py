@@ -87,7 +87,7 @@ def execute(
                 # A resumed run takes over the runtime that was chosen for it, and with it the bits.
                 chosen = recorder.run.facts.get("runtime", plan.runtime)
                 assert isinstance(prepared.federation, Federation), "sites need a runtime of their own"
-                made = create_runtime(chosen, prepared.federation, workers or plan.workers)
+                made = create_runtime(chosen, prepared.federation, workers or plan.workers, prepared.method)
                 runtime = stack.enter_context(made)
             recorder.began(runtime)
             snapshot = _played(prepared, recorder, runtime, _Watch(prepared, recorder.run.name, watch, within))

@@ -36,6 +36,7 @@ from undrift.core.runtime import Runtime, Task
 from undrift.core.stages import passed
 from undrift.core.states import Kept
 from undrift.core.vector import Layout, Part, Replica
+from undrift.runtimes.cores import cores
 from undrift.runtimes.crew import Crew
 from undrift.runtimes.memory import keep_freed_memory
 from undrift.runtimes.serial import Serial
@@ -532,7 +533,7 @@ class Batched(Runtime):
         self._said: set[str] = set()  # methods that were found not to be batchable
         # Blocks run side by side, each on one thread: threads inside of operations that are this short would mostly
         # wait for each other. A program is not shared between threads, because it binds parameters to its modules.
-        self._cores = len(os.sched_getaffinity(0)) if federation.x.device.type == "cpu" else 1
+        self._cores = cores() if federation.x.device.type == "cpu" else 1
         self._crew = Crew(self._cores)
         self._programs: SimpleQueue[Program] = SimpleQueue()
         for _ in range(self._cores):
