@@ -15,11 +15,11 @@ from torch import Tensor
 
 from undrift.core.algorithm import Method
 from undrift.core.client import Candidate, Work, down_kind, local_for, one_thread, up_kind, work
-from undrift.core.cost import Spent
 from undrift.core.eager import Trainer
 from undrift.core.packing import pack, unpack
 from undrift.core.records import Message
 from undrift.core.reduce import Reply
+from undrift.core.spent import Spent
 from undrift.core.stages import Uploads
 from undrift.core.states import Kept, States
 from undrift.core.vector import Buffers

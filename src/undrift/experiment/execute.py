@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from undrift.core.cost import Spent
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, build
 from undrift.core.figure import HEADLINE, Figure
 from undrift.core.loop import Loop, Round, Snapshot
 from undrift.core.runtime import Runtime
+from undrift.core.spent import Spent
 from undrift.experiment.description import label_of
 from undrift.experiment.evaluate import Evaluation
 from undrift.experiment.prepare import Ready

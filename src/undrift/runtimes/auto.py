@@ -25,11 +25,13 @@ from undrift.core.client import one_thread
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.vector import Replica
-from undrift.runtimes.batched import BatchedLocal, Members, Program
+from undrift.runtimes.batched.local import BatchedLocal
+from undrift.runtimes.batched.members import Members
+from undrift.runtimes.batched.program import Program
 from undrift.runtimes.cores import cores
 
 STEPS = 3  # of each measurement
-BLOCK = 2  # clients on which it is tried whether a model can be batched
+TRIED = 2  # clients on which it is tried whether a model can be batched
 START = 2.0  # seconds that it takes to start processes
 WAIT = 1.5e-4  # seconds of a step that a thread waits for each other one, which holds the interpreter
 TASK = 4e-4  # seconds that a client costs on its way to a worker and back
@@ -105,7 +107,7 @@ def _batchable(federation: Federation) -> bool:
     program, (start, _) = Program(federation), federation.start()
     if program.reason:
         return False
-    members = Members(federation, np.arange(min(BLOCK, federation.population.size)), 1)
+    members = Members(federation, np.arange(min(TRIED, federation.population.size)), 1)
 
     def one(me: torch.Tensor) -> torch.Tensor:
         local = BatchedLocal(program, members, me, 1)
@@ -130,8 +132,10 @@ def _best(run: Callable[[], None]) -> float:
 
 def _stays(federation: Federation, method: Any) -> str:
     """Why nothing can be sent to worker processes; empty: it can."""
-    from undrift.runtimes.processes import payload
+    from undrift.runtimes.processes import payload, possible
 
+    if not possible():
+        return "this system cannot start worker processes"
     try:
         payload(federation)
     except InvalidInput:
