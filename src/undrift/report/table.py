@@ -73,11 +73,7 @@ def _spread(row: Row, found: Spread) -> str:
     bad = sum(math.isnan(v) for v in found.values)
     if bad:
         return f"n/a ({bad} of {len(found.values)} seeds gave no number)"
-    value = words.figure(row.group.figure, found.mean)
-    if math.isnan(found.sd):
-        return value
-    spread = words.figure(row.group.figure, found.sd)
-    return f"{value.removesuffix(' %')} ± {spread}"
+    return words.spread(row.group.figure, found.mean, found.sd)
 
 
 def _cost(row: Row, column: str) -> str:

@@ -19,6 +19,12 @@ def figure(what: Figure, value: float) -> str:
     return percent(value) if what.share else amount(value)
 
 
+def spread(what: Figure, mean: float, sd: float) -> str:
+    """A mean over seeds with its standard deviation, where there is one: ``90.1 ± 0.3 %``."""
+    value = figure(what, mean)
+    return value if math.isnan(sd) else f"{value.removesuffix(' %')} ± {figure(what, sd)}"
+
+
 def target_words(value: float) -> str:
     """A target accuracy without needless zeros: ``90 %``, ``92.5 %``."""
     return f"{round(100 * value, 4):g} %"
