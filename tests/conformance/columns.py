@@ -13,11 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from undrift.core.admit import Door
+from undrift.core.check import Rejected
 from undrift.core.federation import Federation
-from undrift.core.packing import unpack
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Runtime, Task
-from undrift.core.wire import Request, put_together
+from undrift.core.wire import Request
 from undrift.runtimes.batched import Batched
 from undrift.runtimes.processes import Processes
 from undrift.runtimes.threads import Threads
@@ -72,7 +73,8 @@ class Elsewhere(Runtime):
             "run": next(RUNS),
         }
 
-    def replies(self, task: Task) -> Iterator[Reply]:
+    def replies(self, task: Task) -> Iterator[Reply | Rejected]:
+        door = Door(task, self.fresh(task.method), travels=True)
         for place, client in enumerate(task.cohort.ids.tolist()):
             request = Request(
                 task.kind,
@@ -83,7 +85,7 @@ class Elsewhere(Runtime):
                 buffers=task.buffers if task.buffers and task.method.shares_buffers else None,
             )
             about = self.about | {"method": task.method.name(), "settings": task.method.values()}
-            yield put_together(task.method, *unpack(HELPER.ask(about, request.encode())), kind=task.kind)
+            yield door.admit(client, HELPER.ask(about, request.encode()))
 
 
 @dataclass(frozen=True)

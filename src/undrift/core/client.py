@@ -84,10 +84,13 @@ def work(kind: Work, method: Method, down: Message, kept: Kept, local: EagerLoca
             up = _judged(method, down, kept, local)
     up = up.tensors()
     local.spent.seconds = time.perf_counter() - began
-    local.spent.bytes_up = up.nbytes()
-    if buffers is not None and method.shares_buffers:
-        local.spent.bytes_up += buffers.nbytes()
+    local.spent.bytes_up = bytes_up(method, up, buffers)
     return Reply(local.client, local.round, up, state, local.n, local.steps, local.spent, buffers, local.notes)
+
+
+def bytes_up(method: Method, up: Record, buffers: Buffers | None) -> int:
+    """What goes up: the upload, and the statistics where they are shared."""
+    return up.nbytes() + (buffers.nbytes() if buffers is not None and method.shares_buffers else 0)
 
 
 def _judged(method: Method, down: Message, kept: Kept, local: EagerLocal) -> Judged:

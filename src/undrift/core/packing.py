@@ -26,9 +26,12 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = load(data)
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-        return tensors, json.loads(metadata.get("undrift", "{}"))
-    except (SafetensorError, KeyError, UnicodeDecodeError) as error:
+        header = json.loads(metadata.get("undrift", "{}"))
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a valid message: {error}") from None
+    if not isinstance(header, dict):
+        raise ValueError("not a valid message: its header has no names")
+    return tensors, header
 
 
 @functools.lru_cache(maxsize=1024)

@@ -28,6 +28,13 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Like:
+    """A field with the shape of what the client keeps under another name, which a setting decides."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Travel:
     """How a field travels, and on the way up how it is reduced."""
 
@@ -53,6 +60,7 @@ class Field:
     number: type | None  # int, float or bool for a plain number; None for a tensor
     axes: tuple[str, ...] | None  # None: any shape
     travel: str  # "same", "mean", "sum", "each" or "had"
+    like: str = ""  # the field that the client keeps which has the same shape
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -177,6 +185,13 @@ class Upload(Record):
     def by_class(cls) -> tuple[str, ...]:
         return tuple(field.name for field in cls.schema() if field.axes and field.axes[0] == "C")
 
+    def doubt(self, samples: int, steps: int) -> str | None:
+        """Why it cannot be what a client with so many samples found in so many steps, or None.
+
+        Types, shapes and sizes of all fields have been checked before.
+        """
+        return None
+
 
 class Nothing(State):
     """A client that keeps nothing."""
@@ -192,8 +207,9 @@ def _schema(cls: Any) -> tuple[Field, ...]:
         hint, extras = bare(hints[item.name])
         shape = next((e for e in extras if isinstance(e, Shape)), None)
         travel = next((e for e in extras if isinstance(e, Travel)), None)
+        like = next((e.name for e in extras if isinstance(e, Like)), "")
         number = hint if hint in (int, float, bool) else None
-        found.append(Field(item.name, number, shape.axes if shape else None, travel.kind if travel else "same"))
+        found.append(Field(item.name, number, shape.axes if shape else None, travel.kind if travel else "same", like))
     return tuple(found)
 
 

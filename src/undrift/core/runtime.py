@@ -5,6 +5,7 @@ A runtime produces replies; checking, reducing and counting them is the same eve
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,16 +17,20 @@ import torch
 from torch import Tensor
 
 from undrift.core.algorithm import Method
+from undrift.core.check import Expected, Rejected, objection, sound
 from undrift.core.client import Work, one_thread, up_kind
 from undrift.core.cohort import Cohort
 from undrift.core.cost import Spent
 from undrift.core.drift import Drift
 from undrift.core.federation import Federation
 from undrift.core.records import Message, Upload
-from undrift.core.reduce import Block, Reduction, Reply, objection, reduce_buffers
+from undrift.core.reduce import Block, Reduction, Reply, reduce_buffers
 from undrift.core.states import Kept, Memory, States, elsewhere
 from undrift.core.vector import Buffers
 
+PATIENCE = 8  # replies that may wait for a client whose first answer was bad
+
+Answer = Reply | Block | Rejected
 Mapped = Callable[[Federation, Mapping[str, Tensor], Any], dict[str, Tensor]]
 
 
@@ -69,24 +74,26 @@ class Runtime(ABC):
     def kept(self, method: Method, client: int) -> Kept:
         """What a client keeps; before its first accepted upload that is the method's initial state."""
         found = self.states.load(client)
-        if found is not None:
-            return found
+        return self.fresh(method) if found is None else found
+
+    def fresh(self, method: Method) -> Kept:
+        """What a client keeps before its first accepted upload: the method's initial state."""
         if self._fresh[0] is not method:
             self._fresh = (method, self.federation.fresh(method))
         return self._fresh[1]
 
     @abstractmethod
-    def replies(self, task: Task) -> Iterable[Reply | Block]:
+    def replies(self, task: Task) -> Iterable[Answer]:
         """The replies of the clients that answered, in any order."""
 
     def exchange(self, task: Task) -> Exchanged:
         """Send, wait, check, reduce."""
         began = time.perf_counter()
         with one_thread():
-            done = settle(task, self._noticed(task), self.states)
+            done = settle(task, self._noticed(task), self.states, self.fresh(task.method))
         return replace(done, cohort=replace(done.cohort, elapsed=time.perf_counter() - began))
 
-    def _noticed(self, task: Task) -> Iterable[Reply | Block]:
+    def _noticed(self, task: Task) -> Iterable[Answer]:
         replies = self.replies(task)
         return replies if self.notice is None or task.kind == "evaluate" else counted(replies, self.notice)
 
@@ -105,7 +112,7 @@ class Runtime(ABC):
         self.close()
 
 
-def counted(replies: Iterable[Reply | Block], notice: Callable[[int], None]) -> Iterator[Reply | Block]:
+def counted(replies: Iterable[Answer], notice: Callable[[int], None]) -> Iterator[Answer]:
     """The replies, with a word to somebody on how many clients they came from."""
     clients = 0
     for item in replies:
@@ -114,36 +121,64 @@ def counted(replies: Iterable[Reply | Block], notice: Callable[[int], None]) -> 
         notice(clients)
 
 
-def settle(task: Task, replies: Iterable[Reply | Block], states: States) -> Exchanged:
+def settle(task: Task, replies: Iterable[Answer], states: States, fresh: Kept | None = None) -> Exchanged:
     """Check every reply, drop the bad ones by name, and reduce the others in cohort order, as soon as it allows.
 
-    What clients will keep is held in ``states``; it is for the loop to say that the round counted.
+    What clients will keep is held in ``states``; it is for the loop to say that the round counted. ``fresh``: what
+    clients keep at their start, which says of what type and shape it always is.
     """
-    cohort, method = task.cohort, task.method
-    places = {int(client): place for place, client in enumerate(cohort.ids)}
-    kind = up_kind(method, task.kind)
-    tally = Tally(task, kind, states)
+    places = {int(client): place for place, client in enumerate(task.cohort.ids)}
+    expected = expecting(task, fresh)
+    tally = Tally(task, expected.kind, states)
+    good: set[int] = set()
     rejected: dict[int, str] = {}
 
-    def reason(reply: Reply) -> str | None:
-        return objection(reply, kind, cohort.round, cohort.population, task.down)
+    def take(answer: Reply | Rejected, checked: bool) -> None:
+        client = answer.client if type(answer.client) is int else -1
+        if client in good:
+            return  # of two answers the first that is sound counts, and the other is no matter
+        if client not in places:
+            rejected[client] = "it was not asked in this round"
+        elif isinstance(answer, Rejected):
+            rejected[client] = answer.reason
+            tally.refuse(places[client])
+        elif reason := None if checked else objection(answer, expected) or tally.unlike(answer):
+            rejected[client] = reason
+            tally.refuse(places[client])
+        else:
+            good.add(client)
+            rejected.pop(client, None)
+            tally.put(places[client], answer)
 
     for item in replies:
-        sound = isinstance(item, Block) and item.sound(cohort.population) and not reason(item.reply(0))
-        if isinstance(item, Block) and sound:  # then all of them are as the first
-            begin = places.get(int(item.clients[0]), len(places))
-            if np.array_equal(cohort.ids[begin : begin + len(item.clients)], item.clients):
-                tally.put(begin, item)
-                continue
-        for reply in item.replies() if isinstance(item, Block) else [item]:
-            if reply.client not in places:
-                rejected[reply.client] = "it was not asked in this round"
-                continue
-            why = None if sound else reason(reply)
-            if why:
-                rejected[reply.client] = why
-            tally.put(places[reply.client], None if why else reply)
+        if not isinstance(item, Block):
+            take(item, checked=False)
+            continue
+        whole = sound(item, expected)
+        clients, begin = item.clients.tolist(), places.get(int(item.clients[0]), len(places))
+        if whole and np.array_equal(task.cohort.ids[begin : begin + len(clients)], item.clients):
+            good.update(clients)
+            tally.put(begin, item)
+        else:
+            for reply in item.replies():
+                take(reply, whole)
     return tally.exchanged(rejected)
+
+
+def expecting(task: Task, fresh: Kept | None, travels: bool = True) -> Expected:
+    """What is known of the replies to a task. ``travels`` False: what clients keep stays where they are."""
+    updates, own = task.kind == "update", not task.method.shares_buffers
+    mine = None if fresh is None or not travels else fresh.buffers
+    return Expected(
+        kind=up_kind(task.method, task.kind),
+        round=task.cohort.round,
+        population=task.cohort.population,
+        down=task.down,
+        fresh=fresh,
+        buffers=(mine if own else task.buffers) if updates else None,
+        updates=updates,
+        measures=task.kind == "evaluate",
+    )
 
 
 class Tally:
@@ -156,22 +191,45 @@ class Tally:
         self._updates = task.kind == "update"
         self._reduction, self._drift = Reduction(kind), Drift(kind, task.down) if self._updates else None
         self._next = 0
-        self._early: dict[int, Reply | Block | None] = {}  # by (first) place; None: rejected
+        self._early: dict[int, Reply | Block] = {}  # by (first) place
+        self._refused: set[int] = set()
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of fields of which nothing but the first upload says it
         self._counted: list[tuple[int, int, Spent, float, Buffers | None, dict[str, float]]] = []
 
-    def put(self, place: int, item: Reply | Block | None) -> None:
-        if place < self._next:
-            return  # of two answers the first counts
-        self._early.setdefault(place, item)
-        while self._next in self._early:
-            found = self._early.pop(self._next)
-            self._add(self._next, found)
-            self._next += len(found.clients) if isinstance(found, Block) else 1
+    def put(self, place: int, item: Reply | Block) -> None:
+        if place >= self._next:
+            self._early.setdefault(place, item)
+            self._refused.discard(place)
+            self._advance()
 
-    def _add(self, place: int, item: Reply | Block | None) -> None:
+    def refuse(self, place: int) -> None:
+        """A bad answer: a good one may still come under the same name, and is waited for while few others wait."""
+        self._refused.add(place)
+        self._advance()
+
+    def unlike(self, reply: Reply) -> str | None:
+        """Why an upload does not go with the first one, where nothing else says its shape."""
+        for spec, value in reply.up.items():
+            shape = self._shapes.setdefault(spec.name, tuple(value.shape))
+            if tuple(value.shape) != shape:
+                return f"{spec.name} has shape {tuple(value.shape)}, not {shape} as that of others"
+        return None
+
+    def _advance(self) -> None:
+        while True:
+            if self._next in self._early:
+                found = self._early.pop(self._next)
+                self._add(self._next, found)
+                self._next += len(found.clients) if isinstance(found, Block) else 1
+            elif self._next in self._refused and len(self._early) > PATIENCE:
+                self._next += 1
+            else:
+                return
+
+    def _add(self, place: int, item: Reply | Block) -> None:
         if isinstance(item, Block):
             self._add_block(place, item)
-        elif item is not None:
+        else:
             self._add_reply(place, item)
 
     def _add_block(self, place: int, block: Block) -> None:
@@ -208,8 +266,8 @@ class Tally:
             return Exchanged(None, cohort.answered(cohort.ids[:0], torch.empty(0), ()), rejected=rejected)
         ids, steps, spent, portions, buffers, notes = zip(*self._counted, strict=True)
         answered = cohort.answered(np.array(ids, dtype=np.int64), torch.tensor(steps, dtype=torch.float64), spent)
-        for name in notes[0]:
-            answered.note(name, float(np.mean([note[name] for note in notes])))
+        for name, values in _noted(notes).items():
+            answered.note(name, float(np.mean(values)))
         return Exchanged(
             up=self._reduction.result(),
             cohort=answered,
@@ -217,6 +275,16 @@ class Tally:
             rejected=rejected,
             drift={} if self._drift is None else self._drift.figures(),
         )
+
+
+def _noted(notes: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """What most clients have noted, by name; a number that is not finite was not."""
+    found: dict[str, list[float]] = {}
+    for note in notes:
+        for name, value in note.items():
+            if math.isfinite(value):
+                found.setdefault(name, []).append(value)
+    return {name: values for name, values in found.items() if 2 * len(values) > len(notes)}
 
 
 def _down_bytes(task: Task) -> int:

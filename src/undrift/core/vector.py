@@ -31,6 +31,7 @@ class Layout:
     classes: int  # outputs of the model
     features: int  # width of the input of the last linear layer; 0 if the model has none
     buffers: bool = False  # does the model hold buffers (batch-norm statistics)?
+    dtype: torch.dtype | None = None  # of the parameters; None: not known
 
     @property
     def size(self) -> int:
@@ -140,6 +141,7 @@ def layout_of(module: nn.Module, sample: Tensor) -> Layout:
         classes=output.shape[1] if output.ndim > 1 else 1,
         features=features[0].numel() if features is not None else 0,
         buffers=probe.has_buffers,
+        dtype=named[0][1].dtype,
     )
 
 

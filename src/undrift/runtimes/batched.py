@@ -31,7 +31,7 @@ from undrift.core.eager import SWEEP
 from undrift.core.federation import Federation
 from undrift.core.local import Batch, Direction, Local
 from undrift.core.records import Record
-from undrift.core.reduce import Block, Reply, finite
+from undrift.core.reduce import Block, Reply, reach
 from undrift.core.runtime import Runtime, Task
 from undrift.core.states import Kept
 from undrift.core.vector import Layout, Part, Replica
@@ -650,7 +650,8 @@ class Batched(Runtime):
             steps=members.steps,
             spent=spent,
             notes={name: value.tolist() for name, value in notes.items()},
-            finite=all(finite(value) for value in up.values() if value.is_floating_point()),
+            reach={name: reach(value) for name, value in up.items() if value.is_floating_point()},
+            kept={name: reach(value) for name, value in after.items() if value.is_floating_point()},
         )
 
 

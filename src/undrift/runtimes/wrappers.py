@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from undrift.core import rng
+from undrift.core.algorithm import Method
+from undrift.core.check import Rejected
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.reduce import Block, Reply
 from undrift.core.runtime import Mapped, Runtime, Task
-from undrift.core.states import States
+from undrift.core.states import Kept, States
 
 
 class Wrapper(Runtime):
@@ -43,16 +45,25 @@ class Wrapper(Runtime):
     def states(self, states: States) -> None:
         self.runtime.states = states
 
+    def fresh(self, method: Method) -> Kept:
+        return self.runtime.fresh(method)
+
     def change(self, reply: Reply, task: Task) -> Reply | None:
         """What becomes of the upload of a client that was hit; None: it is lost."""
         raise NotImplementedError
 
-    def replies(self, task: Task) -> Iterator[Reply]:
+    def replies(self, task: Task) -> Iterator[Reply | Rejected]:
+        for reply in self.one_by_one(task):
+            changed = self.change(reply, task) if isinstance(reply, Reply) and self.hits(reply, task) else reply
+            if changed is not None:
+                yield changed
+
+    def one_by_one(self, task: Task) -> Iterator[Reply | Rejected]:
         for item in self.runtime.replies(task):
-            for reply in item.replies() if isinstance(item, Block) else [item]:
-                changed = self.change(reply, task) if self.hits(reply, task) else reply
-                if changed is not None:
-                    yield changed
+            if isinstance(item, Block):
+                yield from item.replies()
+            else:
+                yield item
 
     def hits(self, reply: Reply, task: Task) -> bool:
         if task.kind == "evaluate":
@@ -85,14 +96,13 @@ class Slow(Wrapper):
         super().__init__(runtime, share)
         self.delay = delay
 
-    def replies(self, task: Task) -> Iterator[Reply]:
+    def replies(self, task: Task) -> Iterator[Reply | Rejected]:
         late: list[Reply] = []
-        for item in self.runtime.replies(task):
-            for reply in item.replies() if isinstance(item, Block) else [item]:
-                if self.hits(reply, task):
-                    late.append(reply)
-                else:
-                    yield reply
+        for reply in self.one_by_one(task):
+            if isinstance(reply, Reply) and self.hits(reply, task):
+                late.append(reply)
+            else:
+                yield reply
         for reply in late:
             time.sleep(self.delay)
             reply.spent.seconds += self.delay
