@@ -21,7 +21,7 @@ from undrift.core.errors import InvalidInput
 from undrift.data import data_root, load
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
-from undrift.studies.jobs import Done, Job, work_off
+from undrift.studies.jobs import Done, Observer, Place, Queued, work_off
 
 DOCS = Path(__file__).parent
 LEDGER = DOCS.parent / "runs" / "defaults.sqlite"
@@ -41,7 +41,7 @@ def settings() -> list[tuple[str, str, str]]:
     return [(data, model, skew) for data, model in MODELS for skew in PARTITIONS]
 
 
-def job(method: str, setting: tuple[str, str, str], seed: int) -> Job:
+def job(method: str, setting: tuple[str, str, str], seed: int) -> Queued:
     data, model, skew = setting
     values = {
         "algorithm": {"name": method},
@@ -52,7 +52,7 @@ def job(method: str, setting: tuple[str, str, str], seed: int) -> Job:
         "seed": seed,
         **PLAN,
     }
-    return Job(f"{data}-{model}-{skew}/{method}/seed{seed}", values)
+    return Queued(f"{data}-{model}-{skew}/{method}/seed{seed}", values)
 
 
 def run() -> None:
@@ -65,7 +65,7 @@ def run() -> None:
         count += 1
         print(f"{count}/{len(wanted)} {done.name} {done.error}".rstrip(), flush=True)
 
-    if work_off(wanted, LEDGER, tell=tell):
+    if work_off(wanted, Place(LEDGER), observer=Observer(tell)):
         raise InvalidInput("some runs failed: the same command tries them again")
 
 

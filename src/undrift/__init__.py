@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from undrift.core.cohort import Cohort
     from undrift.core.errors import InvalidInput
     from undrift.core.local import Batch, Local
-    from undrift.core.records import Each, Had, Mean, Message, Scalar, State, Sum, Upload, Vector
+    from undrift.core.records import Each, Had, Mean, Message, Move, Point, Scalar, State, Sum, Upload, Vector
+    from undrift.core.stages import Uploads
     from undrift.core.training import Training
     from undrift.data import Dataset
     from undrift.experiment.description import Experiment
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from undrift.experiment.start import run
     from undrift.ledger.history import History
     from undrift.ledger.store import Ledger
+    from undrift.studies.advise import advise
+    from undrift.studies.compare import compare
+    from undrift.studies.sweep import sweep
+    from undrift.version import __version__
 
 # The module that a name comes from; the same names as above, for those who are not type checkers.
 _HOME = {
@@ -43,14 +48,21 @@ _HOME = {
     "Local": "core.local",
     "Mean": "core.records",
     "Message": "core.records",
+    "Move": "core.records",
+    "Point": "core.records",
     "Result": "experiment.execute",
     "Scalar": "core.records",
     "State": "core.records",
     "Sum": "core.records",
     "Training": "core.training",
     "Upload": "core.records",
+    "Uploads": "core.stages",
     "Vector": "core.records",
+    "__version__": "version",
+    "advise": "studies.advise",
+    "compare": "studies.compare",
     "run": "experiment.start",
+    "sweep": "studies.sweep",
 }
 
 
@@ -83,15 +95,22 @@ __all__ = [
     "Local",
     "Mean",
     "Message",
+    "Move",
+    "Point",
     "Result",
     "Scalar",
     "State",
     "Sum",
     "Training",
     "Upload",
+    "Uploads",
     "Vector",
+    "__version__",
+    "advise",
     "algorithms",
+    "compare",
     "data",
     "models",
     "run",
+    "sweep",
 ]

@@ -12,3 +12,6 @@ def version() -> str:
         return _installed("undrift")
     except PackageNotFoundError:
         return "unknown"
+
+
+__version__ = version()

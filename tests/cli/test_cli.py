@@ -289,9 +289,10 @@ def test_ctrl_c_stops_cleanly_and_resume_goes_on(folder: Path) -> None:
     script = (
         "import sys, undrift.cli.runs as runs\n"
         "from contextlib import contextmanager\n"
+        "from undrift.studies.jobs import Observer\n"
         "@contextmanager\n"
         "def telling(quiet):\n"
-        "    yield lambda where: print(where.round, flush=True)\n"
+        "    yield Observer(watch=lambda where: print(where.round, flush=True))\n"
         "runs.watching = telling\n"
         "from undrift.cli import run\n"
         "sys.exit(run(sys.argv[1:]))\n"

@@ -13,10 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import undrift
 from undrift.algorithms import create
 from undrift.core import rng
 from undrift.core.algorithm import Averaging, Broadcast, Trained
 from undrift.core.client import one_thread, work
+from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.loop import Loop
 from undrift.core.records import Nothing
@@ -382,3 +384,16 @@ def _train(fed: Federation, client: int) -> Tensor:
     method = create("fedavg")
     with one_thread():
         return work("update", method, method.broadcast(_server(fed), None), Kept(Nothing()), _local(fed, client)).up.x
+
+
+def test_a_last_batch_of_one_sample_can_be_left_out() -> None:
+    def job(**training: Any) -> undrift.Result:
+        x, y = torch.randn(34, 5, generator=torch.Generator().manual_seed(0)), torch.arange(34) % 2
+        data = undrift.Dataset.from_arrays(x, y, x[:4], y[:4])
+        model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+        options: dict[str, Any] = {"partition": "iid", "clients": 2, "rounds": 1}
+        return undrift.run(data=data, model=model, training=undrift.Training(batch_size=8, **training), **options)
+
+    with pytest.raises(InvalidInput, match="batch norm cannot train: set drop_last"):
+        job()
+    assert job(drop_last=True).history.rounds[-1].participants == 2

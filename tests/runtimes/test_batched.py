@@ -54,6 +54,16 @@ def test_short_batches_are_padded_and_change_nothing(name: str) -> None:
     assert_close(*both(federation(**training), name, **row.settings))
 
 
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_a_last_batch_left_out_is_left_out_everywhere(name: str) -> None:
+    job = federation(batch_size=5, drop_last=True)
+    sizes = job.population.samples
+    batched, serial = both(job, name)
+    assert_close(batched, serial)
+    everybody = play(job, name, 1, len(sizes))[0].spent
+    assert everybody.gradients == sum(job.training.epochs * max(int(n) // 5, 1) * min(int(n), 5) for n in sizes)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_every_method_agrees_with_padding(row: Row) -> None:

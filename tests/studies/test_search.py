@@ -14,9 +14,14 @@ import pytest
 from undrift.analysis.intervals import Spread
 from undrift.core.errors import InvalidInput
 from undrift.ledger.store import Ledger
-from undrift.studies.advise import Budget, Pilot, Standing, _survivors, advise, conclusion
-from undrift.studies.jobs import Done, Job, work_off
-from undrift.studies.sweep import Outcome, Score, Sweep, heat, heat_map, parse_over, run_sweep, table
+from undrift.studies.advise import _survivors, run_pilot
+from undrift.studies.conclusion import conclusion
+from undrift.studies.heat import heat_map
+from undrift.studies.jobs import Done, Observer, Place, Queued, work_off
+from undrift.studies.outcome import Outcome, Score, heat
+from undrift.studies.over import parse_over
+from undrift.studies.pilot import Budget, Pilot, Standing
+from undrift.studies.sweep import Sweep, run_sweep
 
 BASE: dict[str, Any] = {"clients": 5, "participate": 2, "rounds": 2, "partition": {"name": "iid"}}
 
@@ -77,7 +82,7 @@ def test_what_cannot_be_varied_is_said(text: str, sentence: str) -> None:
 def test_a_sweep_runs_each_seed_once_and_ends_with_a_table_and_a_heat_map(tmp_path: Path) -> None:
     plan = sweep("lr=0.01,0.1", "fedprox.mu=0.1,1", seeds=(1, 2))
     path, told = tmp_path / "ledger.sqlite", list[Done]()
-    found = run_sweep(plan, path, workers=1, tell=told.append)
+    found = run_sweep(plan, path, workers=1, observer=Observer(told.append))
     assert len(told) == (2 + 4) * 2
     assert found.budget == 2
     best = found.scores["fedprox"][0]
@@ -88,7 +93,10 @@ def test_a_sweep_runs_each_seed_once_and_ends_with_a_table_and_a_heat_map(tmp_pa
     assert values.shape == (len(rows), len(columns)) == (2, 2)
     heat_map(found, tmp_path / "heat.png")
     assert (tmp_path / "heat.png").stat().st_size > 0
-    assert table(found).row_count == 2
+    assert [line[0] for line in found.lines()[0]] == [
+        "method",
+        *sorted(found.scores, key=lambda m: -found.best[m].value),
+    ]
     with Ledger(path) as book:
         before = [(run.name, run.created, run.rounds) for run in book.runs()]
     assert run_sweep(plan, path, workers=1).scores == found.scores
@@ -110,9 +118,9 @@ def test_the_best_of_an_equal_number_of_trials() -> None:
 
 
 def test_a_failed_run_does_not_stop_the_others(tmp_path: Path) -> None:
-    good = Job("good", {**BASE, "runtime": "serial"})
-    bad = Job("bad", {**BASE, "runtime": "serial", "clients": 10**6})
-    failed = work_off([bad, good], tmp_path / "ledger.sqlite", workers=1)
+    good = Queued("good", {**BASE, "runtime": "serial"})
+    bad = Queued("bad", {**BASE, "runtime": "serial", "clients": 10**6})
+    failed = work_off([bad, good], Place(tmp_path / "ledger.sqlite"), workers=1)
     assert [done.name for done in failed] == ["bad"]
     assert "fewer than 1000000 clients" in failed[0].error
     with Ledger(tmp_path / "ledger.sqlite") as book:
@@ -120,9 +128,9 @@ def test_a_failed_run_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 def test_a_name_is_not_used_for_two_experiments(tmp_path: Path) -> None:
-    work_off([Job("one", {**BASE, "runtime": "serial"})], tmp_path / "ledger.sqlite", workers=1)
-    changed = Job("one", {**BASE, "runtime": "serial", "clients": 6, "rounds": 4})
-    (failed,) = work_off([changed], tmp_path / "ledger.sqlite", workers=1)
+    work_off([Queued("one", {**BASE, "runtime": "serial"})], Place(tmp_path / "ledger.sqlite"), workers=1)
+    changed = Queued("one", {**BASE, "runtime": "serial", "clients": 6, "rounds": 4})
+    (failed,) = work_off([changed], Place(tmp_path / "ledger.sqlite"), workers=1)
     assert "another clients" in failed.error
 
 
@@ -220,7 +228,7 @@ def test_budgets_buy_rounds() -> None:
 def test_a_pilot_halves_and_keeps_the_control(tmp_path: Path) -> None:
     methods = ("fedprox", "fedavgm", "scaffold", "fedrep", "moon", "fedtrip")
     pilot = Pilot({**BASE}, Budget("bytes", 5e6), methods, seeds=(1, 2), finalists=2)
-    found = advise(pilot, tmp_path / "ledger.sqlite", workers=1)
+    found = run_pilot(pilot, tmp_path / "ledger.sqlite", workers=1)
     places = {s.method: s for s in found.standings}
     assert set(places) == {"fedavg", *methods}
     assert "no global model" in places["fedrep"].error
@@ -233,5 +241,5 @@ def test_a_pilot_halves_and_keeps_the_control(tmp_path: Path) -> None:
     others = [s for s in found.standings if s.method in ("fedprox", "moon") and s.rung == rung and not s.error]
     assert all(abs(places["scaffold"].rounds - s.rounds / 2) <= 1 for s in others)
     assert len(found.sentences) >= 2
-    again = advise(pilot, tmp_path / "ledger.sqlite", workers=1)
+    again = run_pilot(pilot, tmp_path / "ledger.sqlite", workers=1)
     assert again.sentences == found.sentences

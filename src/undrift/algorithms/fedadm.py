@@ -10,7 +10,7 @@ from undrift.algorithms.parts.budget import EVALUATION, Budgeted, Estimates, Las
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
-from undrift.core.records import Each, Mean, Message, Scalar, Vector
+from undrift.core.records import Each, Mean, Message, Point, Scalar, Vector
 from undrift.core.settings import nonnegative
 from undrift.core.vector import Layout
 
@@ -32,10 +32,16 @@ class Down(Message):
 
 
 class Up(Report):  # the report: g at the received model, ρ_i and β_i, and whether they are known
-    x: Mean[Vector]
+    x: Mean[Point[Vector]]
     f: Each[Scalar]  # loss of the received model, and of the best one, on the same batch
     f_best: Each[Scalar]
     mu: Each[Scalar]
+
+    def doubt(self, samples: int, steps: int) -> str | None:
+        least = min(float(value) for value in (self.rho, self.beta, self.mu))
+        return (
+            "rho, beta or mu is negative" if least < 0 else None if float(self.known) in (0, 1) else "known is no bit"
+        )
 
 
 class FedADM(Budgeted, Algorithm[Server, Client, Down, Up]):

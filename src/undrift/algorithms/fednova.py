@@ -10,10 +10,12 @@ from undrift.core.algorithm import Algorithm, Broadcast
 from undrift.core.cohort import Cohort, Population
 from undrift.core.errors import InvalidInput
 from undrift.core.local import Local
-from undrift.core.records import Mean, Nothing, Scalar, State, Upload, Vector
+from undrift.core.records import Mean, Move, Nothing, Scalar, State, Upload, Vector
 from undrift.core.settings import between, nonnegative
 from undrift.core.training import Training
 from undrift.core.vector import Layout
+
+FARTHEST = 1e3  # of plain steps that a step carries, with any momentum
 
 
 class Server(State):
@@ -22,8 +24,11 @@ class Server(State):
 
 
 class Up(Upload):
-    step: Mean[Vector]  # d_i / a_i
+    step: Mean[Move[Vector]]  # d_i / a_i
     a: Mean[Scalar]  # ‖a_i‖_1
+
+    def doubt(self, samples: int, steps: int) -> str | None:
+        return None if 0 < float(self.a) <= FARTHEST * steps else f"a = {float(self.a):.3g} after {steps} steps"
 
 
 class FedNova(Algorithm[Server, Nothing, Broadcast, Up]):

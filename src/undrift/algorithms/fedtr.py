@@ -11,7 +11,7 @@ from undrift.algorithms.parts.sharing import Sharing
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
-from undrift.core.records import Mean, Message, State, Table
+from undrift.core.records import Mean, Message, Point, State, Table
 from undrift.core.settings import nonnegative
 from undrift.core.vector import Layout
 
@@ -33,7 +33,7 @@ class Down(Message):
 
 
 class Up(Classes):  # n_ij c_ij and n_ij
-    x: Mean[Tensor]  # w_i + d_i; w_i with the dual rule, where the server knows the mean drift
+    x: Mean[Point[Tensor]]  # w_i + d_i; w_i with the dual rule, where the server knows the mean drift
 
 
 class FedTR(Sharing, Algorithm[Server, Client, Down, Up]):

@@ -8,7 +8,7 @@ import sys
 import click
 import typer
 
-from undrift.cli import lists, runs, seeing, showing
+from undrift.cli import lists, runs, seeing, showing, studies
 from undrift.cli.common import complain, errors, show_warnings
 from undrift.core.errors import InvalidInput
 
@@ -23,6 +23,7 @@ app = typer.Typer(
     epilog="Every command has --help. Shell completion: undrift --install-completion.",
 )
 runs.register(app)
+studies.register(app)
 showing.register(app)
 lists.register(app)
 seeing.register(app)

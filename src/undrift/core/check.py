@@ -117,8 +117,8 @@ def _objections(reply: Reply, expected: Expected) -> Iterator[str]:
     yield from _spent(reply.spent, min(samples * (reply.steps + 1) * REPEATS, MOST))
     yield from _notes(reply.notes)
     yield from _upload(reply.up, expected)
-    doubt = reply.up.doubt(samples, reply.steps)
-    if doubt:
+    yield from _derived(reply.up)
+    if doubt := reply.up.doubt(samples, reply.steps):
         yield doubt
     yield from _state(reply.state, expected)
     yield from _buffers(reply.buffers, expected)
@@ -155,6 +155,15 @@ def _upload(up: Any, expected: Expected) -> Iterator[str]:
     for spec, value in up.items():
         shape = expected.shape(spec)
         yield from _tensor(spec.name, value, expected.types(spec), shape, expected.limit(spec))
+
+
+def _derived(up: Upload) -> Iterator[str]:
+    """What follows from the rest of an upload must be what does follow, but for rounding."""
+    again = up.derived()
+    for spec, value in up.items() if again is not up else ():
+        there = getattr(again, spec.name)
+        if spec.axes == () and not torch.isclose(value.double(), there.double(), rtol=1e-3, atol=1e-30):
+            yield f"{spec.name} is {float(value):.3g}, and {float(there):.3g} follows from the rest"
 
 
 def _state(state: Any, expected: Expected) -> Iterator[str]:

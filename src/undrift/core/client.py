@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from undrift.core.eager import EagerLocal, Trainer
 from undrift.core.errors import InvalidInput
 from undrift.core.records import Each, Message, Record, Scalar, Upload, Vector
 from undrift.core.reduce import Reply
+from undrift.core.stages import Stage, passed_one
 from undrift.core.states import Kept
 from undrift.core.vector import Buffers
 
@@ -35,6 +36,10 @@ class Judged(Upload):
     right: Each[Scalar]  # how many it gets right; 0 where there are no classes
     loss: Each[Scalar]  # the sum of the losses
     count: Each[Scalar]
+
+    def doubt(self, samples: int, steps: int) -> str | None:
+        right, count = float(self.right), float(self.count)
+        return None if 0 <= right <= count else f"it claims {right:g} of {count:g} right"
 
 
 def down_kind(method: Method, kind: Work, given: bool = False) -> type[Record]:
@@ -70,8 +75,10 @@ def local_for(
     return trainer.local(client, round, trainer.holding.rows(client), mine)
 
 
-def work(kind: Work, method: Method, down: Message, kept: Kept, local: EagerLocal) -> Reply:
-    """Run a client's half of an exchange."""
+def work(
+    kind: Work, method: Method, down: Message, kept: Kept, local: EagerLocal, stages: Sequence[Stage] = ()
+) -> Reply:
+    """Run a client's half of an exchange; what it uploads passes the stages."""
     began = time.perf_counter()
     state, buffers = None, None
     with torch.no_grad(), _explained(local.client):
@@ -82,10 +89,10 @@ def work(kind: Work, method: Method, down: Message, kept: Kept, local: EagerLoca
             up = method.survey(down, kept.state, local)
         else:
             up = _judged(method, down, kept, local)
-    up = up.tensors()
+        up, noted = passed_one(stages, up.tensors(), down)
     local.spent.seconds = time.perf_counter() - began
     local.spent.bytes_up = bytes_up(method, up, buffers)
-    return Reply(local.client, local.round, up, state, local.n, local.steps, local.spent, buffers, local.notes)
+    return Reply(local.client, local.round, up, state, local.n, local.steps, local.spent, buffers, local.notes | noted)
 
 
 def bytes_up(method: Method, up: Record, buffers: Buffers | None) -> int:
@@ -111,5 +118,5 @@ def _explained(client: int) -> Iterator[None]:
             raise
         raise InvalidInput(
             f"client {client}: its samples end in a batch of one sample, on which batch norm cannot train: "
-            "choose another batch_size, or a model with GroupNorm"
+            "set drop_last, choose another batch_size, or a model with GroupNorm"
         ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -104,6 +104,18 @@ class Sum:
         return mean.type_as(self._like) if self._like.is_floating_point() else mean
 
 
+class Reducer(Protocol):
+    """How the uploads of a cohort become one. They come in cohort order, one by one or with a row per client."""
+
+    def __init__(self, kind: type[Upload]) -> None: ...
+
+    def add(self, up: Upload, weight: float) -> None: ...
+
+    def add_rows(self, ups: Upload, weights: Sequence[float]) -> None: ...
+
+    def result(self) -> Any: ...
+
+
 class Reduction:
     """One upload for the cohort, from uploads that are added in cohort order: means, sums and rows, as each field says.
 
@@ -150,6 +162,9 @@ class Reduction:
         means = {f.name for f in self._kind.schema() if f.travel == "mean"}
         sums = {name: total.over(self._weight if name in means else 1.0) for name, total in self._sums.items()}
         return self._kind(**rows, **sums)
+
+
+REDUCERS: dict[str, type[Reducer]] = {"mean": Reduction}
 
 
 def weighted_mean(rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

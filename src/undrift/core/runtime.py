@@ -24,7 +24,8 @@ from undrift.core.cost import Spent
 from undrift.core.drift import Drift
 from undrift.core.federation import Federation
 from undrift.core.records import Message, Upload
-from undrift.core.reduce import Block, Reduction, Reply, reduce_buffers
+from undrift.core.reduce import REDUCERS, Block, Reply, reduce_buffers
+from undrift.core.stages import Guard, Stage, Uploads
 from undrift.core.states import Kept, Memory, States, elsewhere
 from undrift.core.vector import Buffers
 
@@ -44,6 +45,8 @@ class Task:
     buffers: Buffers | None = None
     kind: Work = "update"
     first: Message | None = None  # the survey's message, in the second exchange
+    uploads: Uploads = field(default_factory=Uploads)
+    stages: tuple[Stage, ...] = ()  # what uploads pass where the client is, with this round's numbers
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Exchanged:
     buffers: Buffers | None = None
     rejected: dict[int, str] = field(default_factory=dict)
     drift: dict[str, float] = field(default_factory=dict)
+    lengths: tuple[float, ...] = ()  # of the updates that counted
 
 
 class Runtime(ABC):
@@ -189,7 +193,10 @@ class Tally:
         self._task, self._portions = task, task.cohort.portions
         self._down_bytes = _down_bytes(task)
         self._updates = task.kind == "update"
-        self._reduction, self._drift = Reduction(kind), Drift(kind, task.down) if self._updates else None
+        self._reduction = REDUCERS[task.uploads.reducer](kind)
+        self._drift = Drift(kind, task.down) if self._updates else None
+        self._guard = Guard(kind, task.down, task.uploads.guard)
+        self._waiting: dict[int, Reply | Block] = {}  # for the guard to have seen all, by (first) place
         self._next = 0
         self._early: dict[int, Reply | Block] = {}  # by (first) place
         self._refused: set[int] = set()
@@ -227,6 +234,27 @@ class Tally:
                 return
 
     def _add(self, place: int, item: Reply | Block) -> None:
+        count = len(item.clients) if isinstance(item, Block) else None
+        if self._guard.harmless(item.up, place, count) and not self._waiting:
+            self._count(place, item)
+        else:  # what comes after it waits too: sums are in cohort order
+            self._waiting[place] = item
+
+    def _released(self) -> dict[int, str]:
+        """Count what waited but for what the guard rejects, by client."""
+        spans = {place: len(item.clients) if isinstance(item, Block) else 1 for place, item in self._waiting.items()}
+        found = self._guard.objections(at for place, count in spans.items() for at in range(place, place + count))
+        for place, item in self._waiting.items():
+            if isinstance(item, Block) and any(at in found for at in range(place, place + spans[place])):
+                for at, reply in enumerate(item.replies(), place):
+                    if at not in found:
+                        self._count(at, reply)
+            elif place not in found:
+                self._count(place, item)
+        self._waiting.clear()
+        return {int(self._task.cohort.ids[place]): reason for place, reason in found.items()}
+
+    def _count(self, place: int, item: Reply | Block) -> None:
         if isinstance(item, Block):
             self._add_block(place, item)
         else:
@@ -261,6 +289,7 @@ class Tally:
         """What there is, without those that never answered."""
         for place in sorted(self._early):
             self._add(place, self._early[place])
+        rejected = rejected | self._released()
         cohort = self._task.cohort
         if not self._counted:
             return Exchanged(None, cohort.answered(cohort.ids[:0], torch.empty(0), ()), rejected=rejected)
@@ -274,6 +303,7 @@ class Tally:
             buffers=None if buffers[0] is None else reduce_buffers(buffers, portions),
             rejected=rejected,
             drift={} if self._drift is None else self._drift.figures(),
+            lengths=tuple(self._guard.lengths.values()),
         )
 
 

@@ -21,6 +21,7 @@ class Training(Settings):
     ] = "outer"
     clip: Annotated[float | None, "clip the direction to this L2 norm", positive()] = None
     batch_size: Annotated[int, "samples per minibatch; 0 = all of the client's samples", at_least(0)] = 32
+    drop_last: Annotated[bool, "leave out an epoch's last batch where it is smaller (for batch norm)"] = False
     epochs: Annotated[int, "passes over the client's data per round", at_least(1)] = 5
     steps: Annotated[int | None, "number of local steps per round, instead of epochs", at_least(1)] = None
     schedule: Annotated[Literal["constant", "exponential", "step", "cosine"], "learning rate over the rounds"] = (
@@ -52,7 +53,9 @@ class Training(Settings):
         return self.lr
 
     def batches_per_epoch(self, n: int) -> int:
-        return -(-n // self.batch_size) if self.batch_size else 1
+        if not self.batch_size:
+            return 1
+        return max(n // self.batch_size, 1) if self.drop_last else -(-n // self.batch_size)
 
     def steps_for(self, n: int) -> int:
         """Local steps K of a client with n samples."""

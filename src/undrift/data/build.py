@@ -173,7 +173,7 @@ def _number(y: NDArray[Any], classes: int | None, first_row: int) -> tuple[NDArr
             row = int(y.argmax())
             raise InvalidInput(
                 f"row {row + first_row} has the label {top}: classes are numbered 0, 1, 2, and so on, and {len(y)} "
-                "samples cannot have so many; did you mean regression = true?"
+                "samples cannot have so many; did you mean regression = true (--regression)?"
             )
         bad = (y < 0) | (y > top)
         if bad.any():
@@ -200,7 +200,9 @@ def _refuse_decimals(y: NDArray[Any], first_row: int) -> None:
 
 
 def _decimal(row: int, label: Any) -> InvalidInput:
-    return InvalidInput(f"row {row} has the label {label}: classes are whole numbers; did you mean regression = true?")
+    return InvalidInput(
+        f"row {row} has the label {label}: classes are whole numbers; did you mean regression = true (--regression)?"
+    )
 
 
 def hold_out(groups: NDArray[Any], fraction: float, seed: int) -> NDArray[np.bool_]:

@@ -16,8 +16,9 @@ from undrift import algorithms
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import Setting, Settings, at_least, between
+from undrift.core.stages import Uploads
 from undrift.core.training import Training
-from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source
+from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source, data_root
 from undrift.data.skew import FeatureSkew
 from undrift.models import MODELS, ModelSpec
 
@@ -30,7 +31,9 @@ class Plan(Settings):
     rounds: Annotated[int, "number of rounds", at_least(1)] = 50
     seed: Annotated[int, "the one source of randomness", at_least(0)] = 1
     eval_every: Annotated[int, "evaluate every so many rounds (and after the last)", at_least(1)] = 1
-    target: Annotated[float | None, "target accuracy for the cost-to-target figures", between(0, 1)] = None
+    target: Annotated[
+        float | None, "target accuracy for the cost-to-target figures", between(0, 1, "a share: 0.9 for 90 %")
+    ] = None
     public: Annotated[float, "share of the training set that the server holds (pFedMo)", between(0, 0.5)] = 0.01
     scoring: Annotated[int, "public inputs that the server only looks at (pFedMo)", at_least(1)] = 64
     others_public: Annotated[
@@ -42,7 +45,7 @@ class Plan(Settings):
     workers: Annotated[int | None, "threads or worker processes; left out: one per core", at_least(1)] = None
 
 
-SECTIONS = ("algorithm", "data", "partition", "skew", "model", "train")
+SECTIONS = ("algorithm", "data", "partition", "skew", "model", "train", "uploads")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Experiment:
     model: ModelSpec | None = None  # None: one that suits the data, see `models.default_model`
     skew: FeatureSkew = field(default_factory=FeatureSkew)
     train: Training = field(default_factory=Training)
+    uploads: Uploads = field(default_factory=Uploads)
     plan: Plan = field(default_factory=Plan)
     name: str = ""
 
@@ -74,19 +78,14 @@ class Experiment:
                 raise InvalidInput(f"{where}: [{name}] must be a table or a name, not {section!r}{more}")
         data = _named("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
         method = _method(sections["algorithm"], f"{where}: [algorithm]")
-        natural = bool(getattr(data, "client", None))
-        partition = _named(
-            "partition",
-            PARTITIONERS,
-            sections["partition"],
-            "column" if natural else "dirichlet",
-            f"{where}: [partition]",
-        )
+        usual = usual_partition(data.name, data.values())
+        partition = _named("partition", PARTITIONERS, sections["partition"], usual, f"{where}: [partition]")
         model = _named("model", MODELS, sections["model"], "mlp", f"{where}: [model]") if sections["model"] else None
         skew = _create(FeatureSkew, sections["skew"], f"{where}: [skew]")
         train = _create(Training, sections["train"], f"{where}: [train]")
+        uploads = _create(Uploads, sections["uploads"], f"{where}: [uploads]")
         plan = _create(Plan, {k: v for k, v in values.items() if k in plan_keys}, where)
-        experiment = cls(method, data, partition, model, skew, train, plan, str(values.get("name", "")))
+        experiment = cls(method, data, partition, model, skew, train, uploads, plan, str(values.get("name", "")))
         experiment.check(where)
         return experiment
 
@@ -113,6 +112,7 @@ class Experiment:
             ("skew", self.skew, None),
             ("model", self.model, self.model.name if self.model else None),
             ("train", self.train, None),
+            ("uploads", None if self.uploads == Uploads() else self.uploads, None),
         ):
             if part is None:
                 continue
@@ -136,6 +136,12 @@ class Experiment:
     def label(self) -> str:
         """The method and the settings that differ from its defaults."""
         return label_of(self.algorithm)
+
+
+def usual_partition(data: str, options: Mapping[str, Any]) -> str:
+    """The partition where none is named: the data's own clients, or a Dirichlet draw."""
+    natural = data in SOURCES and SOURCES[data].names_clients(options, data_root())
+    return "column" if natural else "dirichlet"
 
 
 def label_of(method: Method) -> str:
@@ -235,6 +241,7 @@ def components() -> dict[str, dict[str, tuple[Setting, ...]]]:
         "model": {name: cls.settings() for name, cls in MODELS.items()},
         "skew": {"": FeatureSkew.settings()},
         "train": {"": Training.settings()},
+        "uploads": {"": Uploads.settings()},
         "plan": {"": Plan.settings()},
     }
 

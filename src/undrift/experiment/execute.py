@@ -89,7 +89,7 @@ def execute(
                 made = create_runtime(chosen, prepared.federation, workers or plan.workers)
                 runtime = stack.enter_context(made)
             recorder.began(runtime)
-            snapshot = _played(prepared, recorder, runtime, _Watch(prepared, watch, within))
+            snapshot = _played(prepared, recorder, runtime, _Watch(prepared, recorder.run.name, watch, within))
         except KeyboardInterrupt:
             recorder.ended("stopped", "interrupted")
             raise
@@ -104,7 +104,7 @@ def execute(
 def _played(prepared: Prepared, recorder: Recorder, runtime: Runtime, watch: _Watch) -> Snapshot:
     method, plan = prepared.method, prepared.plan
     runtime.states = recorder.states(method, plan.device)
-    loop = Loop(prepared.federation, method, runtime, prepared.participate)
+    loop = Loop(prepared.federation, method, runtime, prepared.participate, prepared.uploads)
     snapshot = recorder.resumed(method, plan.device) or loop.start()
     watch.begin(snapshot, runtime)
     while snapshot.round < plan.rounds and not method.finished(snapshot.server):
@@ -124,9 +124,9 @@ def _played(prepared: Prepared, recorder: Recorder, runtime: Runtime, watch: _Wa
 class _Watch:
     """Tells whoever watches where the run is."""
 
-    def __init__(self, prepared: Prepared, watch: Watcher | None, within: Glance | None) -> None:
+    def __init__(self, prepared: Prepared, run: str, watch: Watcher | None, within: Glance | None) -> None:
         self._label, self._plan, self._cohort = label_of(prepared.method), prepared.plan, prepared.participate
-        self._watch, self._within = watch, within
+        self._run, self._watch, self._within = run, watch, within
         self._value: tuple[Figure, float | None] = (HEADLINE, None)
         self._evaluating = 0.0
 
@@ -149,9 +149,9 @@ class _Watch:
 
     def _glance(self, doing: Any, clients: int) -> None:
         if self._within is not None:
-            spent = time.perf_counter() - self._since
-            plan = self._plan
-            self._within(Within(self._label, plan.seed, self._round, plan.rounds, doing, clients, self._cohort, spent))
+            plan, spent = self._plan, time.perf_counter() - self._since
+            where = (self._label, plan.seed, self._round, plan.rounds)
+            self._within(Within(*where, doing, clients, self._cohort, spent, self._run))
 
     def played(self, snapshot: Snapshot, found: Evaluation) -> None:
         now = time.perf_counter()
@@ -160,12 +160,8 @@ class _Watch:
         if self._watch is None:
             return
         plan, (figure, value), done = self._plan, self._value, snapshot.round - self._first
-        seconds = now - self._began
-        self._watch(
-            Progress(
-                self._label, plan.seed, snapshot.round, plan.rounds, value, seconds, done, figure, self._evaluating
-            )
-        )
+        where, seconds = (self._label, plan.seed, snapshot.round, plan.rounds), now - self._began
+        self._watch(Progress(*where, value, seconds, done, figure, self._evaluating, self._run))
 
 
 def _entry(prepared: Prepared, played: Round, found: Evaluation) -> Entry:

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, ModelLike, Rows, build
 from undrift.core.loop import resolved
+from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.core.vector import Layout, layout_of
 from undrift.data import Dataset, Partition, Partitioner, data_root
@@ -29,6 +30,7 @@ from undrift.models import ModelSpec, aligned, default_model, fitted, spec
 from undrift.version import version
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+MOST_NAMES = 10_000  # clients whose names are kept with a run
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Prepared:
     evaluator: Evaluator
     participate: int
     plan: Plan
+    uploads: Uploads = field(default_factory=Uploads)
 
     def facts(self) -> dict[str, Any]:
         """What the ledger stores beside the description: fingerprints, sizes, versions."""
@@ -59,6 +62,7 @@ class Prepared:
             "clients": len(self.partition),
             "participate": self.participate,
             "training": self.federation.training.values(),
+            "uploads": self.uploads.values(),
             "samples": [
                 int(self.partition.sizes.min()),
                 int(np.median(self.partition.sizes)),
@@ -72,6 +76,10 @@ class Prepared:
             },
         }
         labels = self.dataset.labels
+        if self.dataset.label_names:
+            facts["class_names"] = list(self.dataset.label_names)
+        if self.partition.names is not None and len(self.partition) <= MOST_NAMES:
+            facts["client_names"] = [str(name) for name in self.partition.names]
         if labels is not None and len(self.partition) <= 500:
             facts["histogram"] = self.partition.histogram(labels, int(labels.max()) + 1).tolist()
         if self.dataset.classes is not None and len(self.dataset.y_test):
@@ -96,6 +104,7 @@ def prepare(
     training: Training,
     plan: Plan,
     skew: FeatureSkew | None = None,
+    uploads: Uploads | None = None,
 ) -> Prepared:
     """Divide the data, build the model from the seed, and check that everything fits."""
     held = divided(method, dataset, partitioner, plan)
@@ -128,7 +137,8 @@ def prepare(
     if method.pools_data:
         federation = federation.pooled()
     participate = 1 if method.pools_data else plan.participate or len(partition)
-    return Prepared(resolved(method, federation), federation, partition, dataset, evaluator, participate, plan)
+    method = resolved(method, federation)
+    return Prepared(method, federation, partition, dataset, evaluator, participate, plan, uploads or Uploads())
 
 
 def completed(experiment: Experiment, dataset: Dataset) -> Experiment:
@@ -152,6 +162,7 @@ def prepare_experiment(
         experiment.train,
         experiment.plan,
         experiment.skew,
+        experiment.uploads,
     )
 
 
@@ -175,6 +186,7 @@ def refuse(experiments: Sequence[Experiment], dataset: Dataset) -> None:
                 partition = divided(method, dataset, experiment.partition, plan).partition
                 _check_participants(plan, partition)
                 largest[held] = int(partition.sizes.max())
+            experiment.uploads.fit(method)
             method.fit(experiment.train, layouts[model], experiment.train.steps_for(largest[held]))
 
 

@@ -22,6 +22,7 @@ class Progress:
     done_here: int  # rounds played by this process
     figure: Figure = HEADLINE  # what the value is a value of
     evaluating: float = 0.0  # seconds of those above that went into evaluation
+    run: str = ""  # its name
 
     @property
     def seconds_left(self) -> float | None:
@@ -40,6 +41,7 @@ class Within:
     clients: int  # that have answered
     of: int
     seconds: float  # since the round, or its evaluation, began
+    run: str = ""
 
 
 Watcher = Callable[[Progress], None]

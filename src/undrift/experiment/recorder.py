@@ -17,6 +17,7 @@ from undrift.core.algorithm import Method
 from undrift.core.figure import Figure
 from undrift.core.loop import Snapshot
 from undrift.core.runtime import Runtime
+from undrift.core.stages import Uploads
 from undrift.core.states import Memory, States
 from undrift.core.vector import Buffers
 from undrift.experiment.prepare import Prepared
@@ -117,7 +118,9 @@ class InLedger:
         if stored is None:
             return None
         at, server, buffers = stored
-        return Snapshot(at, method.records()["server"].decode(server).to(device), Buffers.decode(buffers).to(device))
+        carried = Uploads.carried(self._ledger.rounds(self.run)[-1].notes)
+        state = method.records()["server"].decode(server).to(device)
+        return Snapshot(at, state, Buffers.decode(buffers).to(device), carried)
 
     def began(self, runtime: Runtime) -> None:
         self._ledger.set_status(self.run, "running", facts=_told(runtime))

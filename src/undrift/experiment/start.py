@@ -13,6 +13,8 @@ from undrift import algorithms
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import ModelLike
+from undrift.core.settings import Settings
+from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Dataset, Partitioner, data_root, load
 from undrift.experiment.description import Experiment, Plan, differences
@@ -30,42 +32,50 @@ def run(
     algorithm: Method | str = "fedavg",
     *,
     data: Dataset | str = "digits",
-    partition: Partitioner | str = "dirichlet",
-    model: ModelLike | str | None = None,
+    partition: Partitioner | str | None = None,
+    model: ModelLike | ModelSpec | str | None = None,
     loss: Loss | None = None,
     training: Training | None = None,
+    uploads: Uploads | None = None,
     ledger: str | Path | None = None,
     name: str | None = None,
     watch: Watcher | None = None,
     resume: bool = False,
     track: str | None = None,
+    facts: Mapping[str, Any] | None = None,
     runtime: str = "serial",
     **plan: Any,
 ) -> Result:
     """Train one method. Names or your own objects: a ``Dataset``, an ``nn.Module`` (or a factory of one), a loss.
 
+    Without ``partition`` the clients that the data name are used, or else a Dirichlet draw over the classes.
     A factory, rather than a module, lets the seed cover the initial weights too. ``plan`` takes ``clients``,
-    ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. With ``ledger`` every round
-    is recorded; ``resume=True`` goes on with the run of that name where it stopped. ``track`` writes the rounds to
-    ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without.
+    ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. ``uploads`` says what
+    happens to uploads on their way, such as ``Uploads(clip=10)``. With ``ledger`` every round is recorded;
+    ``resume=True`` goes on with the run of that name where it stopped. ``track`` writes the rounds to
+    ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without. ``facts`` are recorded beside the description.
     """
     method, dataset = _method(algorithm), _dataset(data)
-    partition, training = _partitioner(partition), _training(training)
+    usual = "dirichlet" if dataset.client is None else "column"
+    partition, training, passage = _partitioner(partition or usual), _training(training), _uploads(uploads)
     made = Plan.create(**{"runtime": runtime, **plan})
     check_workers(made.workers)
-    chosen = spec(model or default_model(dataset)) if model is None or isinstance(model, str) else None
+    chosen = _spec(model, dataset)
     source = SOURCES[data].create() if isinstance(data, str) else None
     if chosen is not None and source is not None and loss is None:  # all is named: the command line can go on with it
-        experiment = Experiment(method, source, partition, chosen, train=training, plan=made)
+        experiment = Experiment(method, source, partition, chosen, train=training, uploads=passage, plan=made)
         prepared, description = prepare_experiment(experiment, dataset=dataset), experiment.values()
     else:
-        prepared = prepare(method, dataset, partition, *_own(model, chosen, loss, dataset), training, made)
+        prepared = prepare(
+            method, dataset, partition, *_own(model, chosen, loss, dataset), training, made, uploads=passage
+        )
         description = {
             "algorithm": {"name": type(method).name(), **method.values()},
             "data": {"name": dataset.name},
             "partition": {"name": partition.name, **partition.values()},
-            "model": {"name": "own" if chosen is None else chosen.name},
+            "model": {"name": "own"} if chosen is None else {"name": chosen.name, **chosen.values()},
             "train": training.values(),
+            **({} if passage == Uploads() else {"uploads": passage.values()}),
             **{k: v for k, v in made.values().items() if v is not None},
             "own": True,
         }
@@ -77,7 +87,7 @@ def run(
             found = book.run(title)
             check_same(found, prepared)
         else:
-            found = book.add(title, description, prepared.facts())
+            found = book.add(title, description, prepared.facts() | dict(facts or {}))
         return execute(prepared, tracked(InLedger(book, found), track), watch=watch)
 
 
@@ -136,24 +146,28 @@ def resume_experiment(
 def check_same(run: Run, prepared: Prepared) -> None:
     """Refuse to resume a run on other data, another partition or another model."""
     facts = prepared.facts()
+    usual: dict[str, Settings] = {"training": Training(), "uploads": Uploads()}  # for settings that came later
+    then = run.facts | {key: kind.values() | run.facts.get(key, {}) for key, kind in usual.items()}
     for key, what in (
         ("data_fingerprint", "the data"),
         ("partition_fingerprint", "the partition"),
         ("start_fingerprint", "the initial model"),
         ("label", "the method's settings"),
         ("training", "the training settings"),
+        ("uploads", "the settings of the uploads"),
         ("participate", "the clients per round"),
     ):
-        if facts[key] != run.facts.get(key):
+        if facts[key] != then.get(key):
             raise InvalidInput(
                 f"run {run.name!r} cannot go on: {what} differ from what it began with "
-                f"({run.facts.get(key)} then, {facts[key]} now)"
+                f"({then.get(key)} then, {facts[key]} now)"
             )
 
 
 def check_described(run: Run, experiment: Experiment) -> None:
     """A run of that name may only go on as the same experiment; more rounds are fine."""
-    differ = differences(run.experiment, experiment.values())
+    then = run.experiment if run.experiment.get("own") else Experiment.build(run.experiment).values()
+    differ = differences(then, experiment.values())
     if differ:
         raise InvalidInput(
             f"run {run.name!r} exists already with another {', '.join(differ)}: choose another name or another ledger"
@@ -202,6 +216,26 @@ def _training(given: Any) -> Training:
         what = "a class" if isinstance(given, type) else type(given).__name__
         raise InvalidInput(f"training must be an undrift.Training(lr=..., epochs=...), not {what}")
     return given
+
+
+def _uploads(given: Any) -> Uploads:
+    if given is None:
+        return Uploads()
+    if not isinstance(given, Uploads):
+        what = "a class" if isinstance(given, type) else type(given).__name__
+        raise InvalidInput(f"uploads must be an undrift.Uploads(clip=..., guard=...), not {what}")
+    return given
+
+
+def _spec(given: Any, dataset: Dataset) -> ModelSpec | None:
+    """The named model; None for the user's own."""
+    if isinstance(given, ModelSpec):
+        return given
+    if given is None or isinstance(given, str):
+        return spec(given or default_model(dataset))
+    if not isinstance(given, nn.Module) and not callable(given):
+        raise InvalidInput(f"model must be a name, an nn.Module or a function that makes one, not {given!r}")
+    return None
 
 
 def _own(model: Any, chosen: ModelSpec | None, loss: Loss | None, dataset: Dataset) -> tuple[ModelLike, Loss]:

@@ -33,6 +33,7 @@ from undrift.core.local import Batch, Direction, Local
 from undrift.core.records import Record
 from undrift.core.reduce import Block, Reply, reach
 from undrift.core.runtime import Runtime, Task
+from undrift.core.stages import passed
 from undrift.core.states import Kept
 from undrift.core.vector import Layout, Part, Replica
 from undrift.runtimes.crew import Crew
@@ -159,8 +160,8 @@ class Members:
         self.federation, self.clients = federation, clients
         self.n: Sizes = federation.population.samples[clients]
         self.size = training.batch_size or int(self.n.max())
-        self.epoch_steps: Sizes = -(-self.n // (training.batch_size or self.n))
         sizes, place = np.unique(self.n, return_inverse=True)
+        self.epoch_steps: Sizes = np.array([training.batches_per_epoch(int(n)) for n in sizes])[place]
         self.steps: Sizes = np.array([training.steps_for(int(n)) for n in sizes])[place]
         self.keys = rng.keys(rng.key(federation.seed, "batches", round), clients)
         self.begins = federation.offsets[clients]
@@ -633,7 +634,8 @@ class Batched(Runtime):
             )
         (local,) = seen
         seconds = (time.perf_counter() - began) / len(places)
-        stacked = up_kind(method, task.kind)(**up)
+        where = torch.from_numpy(places).to(self.federation.x.device)
+        stacked, noted = passed(task.stages, up_kind(method, task.kind)(**up), task.down, where)
         sizes = stacked.sizes(len(places))
         spent = [
             Spent(gradients, forwards, heads, seconds, size)
@@ -649,8 +651,8 @@ class Batched(Runtime):
             samples=members.n,
             steps=members.steps,
             spent=spent,
-            notes={name: value.tolist() for name, value in notes.items()},
-            reach={name: reach(value) for name, value in up.items() if value.is_floating_point()},
+            notes={name: value.tolist() for name, value in (notes | noted).items()},
+            reach={field.name: reach(value) for field, value in stacked.items() if value.is_floating_point()},
             kept={name: reach(value) for name, value in after.items() if value.is_floating_point()},
         )
 

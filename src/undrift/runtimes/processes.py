@@ -105,6 +105,7 @@ class Processes(Runtime):
             "kind": task.kind,
             "given": isinstance(task.down, Candidate),
             "round": cohort.round,
+            "stages": task.stages,
             "down": places[0],
             "buffers": places[1] if task.buffers is not None else None,
             "signatures": signatures,

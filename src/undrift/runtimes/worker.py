@@ -104,7 +104,7 @@ class Worker:
             kept = Kept.of(self.kind, self.segments["inbox"].read(offset, header["signatures"][signature]))
             local = local_for(self.method, self.trainer, client, header["round"], kept, self.buffers)
             try:
-                reply = work(header["kind"], self.method, self.down.row(place), kept, local)
+                reply = work(header["kind"], self.method, self.down.row(place), kept, local, header["stages"])
             except Exception as error:
                 where = f"step {local.drawn} of {local.steps}, {local.n} samples"
                 self.conn.send(("error", place, _portable(error), f"{where}\n{traceback.format_exc()}"))

@@ -9,83 +9,31 @@ early rounds are not the last ones: it says what it saw, and when it cannot tell
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 
 from undrift import algorithms
-from undrift.analysis.intervals import Interval, Spread, paired_difference
-from undrift.core.errors import InvalidInput
-from undrift.core.figure import GLOBAL, HEADLINE, OWN_MEAN, PERSONAL
-from undrift.core.figure import Figure as Label
-from undrift.core.settings import at_least
+from undrift.analysis.intervals import Spread
+from undrift.core.figure import GLOBAL, HEADLINE, OWN_MEAN, PERSONAL, Figure
+from undrift.core.training import Training
+from undrift.data import Dataset, Partitioner
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
-from undrift.report import words
-from undrift.studies.jobs import Job, Tell, work_off
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-BUDGETS = ("rounds", "bytes", "macs", "seconds")
-Goal = Literal["global", "personal"]
-CONTROL = "fedavg"
-START = 0.1  # share of the budget before anyone is dropped
-LEAST = 5  # and rounds
-_RANGE = at_least(1)
+from undrift.studies.compare import kept
+from undrift.studies.conclusion import conclusion
+from undrift.studies.jobs import Done, Observer, Own, Place, Queued, work_off
+from undrift.studies.lineup import line_up, on_common_ground, run_name
+from undrift.studies.pilot import CONTROL, Budget, Goal, Pilot, Standing
+from undrift.studies.scene import scene, seeds_of
+from undrift.studies.shown import Shown
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What the real training may cost."""
-
-    kind: str
-    amount: float
-
-    @classmethod
-    def parse(cls, text: str) -> Budget:
-        """``rounds=200``, ``bytes=2e9``, ``macs=1e12`` or ``seconds=3600``."""
-        kind, equals, number = text.partition("=")
-        try:
-            amount = float(number)
-        except ValueError:
-            amount = math.nan
-        if kind not in BUDGETS or not equals or not _RANGE.holds(amount):
-            raise InvalidInput(f"--budget {text}: write rounds=200, bytes=2e9, macs=1e12 or seconds=3600")
-        return cls(kind, amount)
-
-    def __str__(self) -> str:
-        return f"{words.rounds(self.amount)} rounds" if self.kind == "rounds" else words.cost(self.kind, self.amount)
-
-    def spent(self, history: History) -> float:
-        if self.kind == "bytes":
-            return history.total("bytes_up") + history.total("bytes_down")
-        return history.total(self.kind)
-
-    def rounds(self, share: float, per_round: float) -> int:
-        """How many rounds a share of the budget pays for."""
-        return max(LEAST, math.floor(share * self.amount / per_round + 1e-9))
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where a method stood when it was last played."""
-
-    method: str
-    title: str
-    rung: int
-    rounds: int
-    share: float  # of the budget
-    score: Spread  # accuracy, one value per seed
-    cost: dict[str, float]  # per round: bytes, macs, seconds
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class Advice:
+@dataclass(frozen=True, repr=False)
+class Advice(Shown):
     """The recommendation, the evidence, and everyone's standing, best first."""
 
     budget: Budget
@@ -94,60 +42,99 @@ class Advice:
     sentences: tuple[str, ...]
     standings: tuple[Standing, ...]
     seeds: tuple[int, ...]
-    ledger: Path
+    failed: tuple[Done, ...] = ()  # runs that could not be made though they were asked for
 
+    def records(self) -> list[dict[str, Any]]:
+        """One record per method, numbers only."""
+        return [
+            {
+                "method": s.method,
+                "rung": s.rung,
+                "rounds": s.rounds,
+                "share": s.share,
+                "mean": s.score.mean,
+                "sd": s.score.sd,
+                **{f"{kind}_per_round": value for kind, value in s.cost.items()},
+                "error": s.error,
+            }
+            for s in self.standings
+        ]
 
-@dataclass(frozen=True)
-class Pilot:
-    """What is tried, and how much of the budget the finalists get."""
+    def lines(self) -> tuple[list[list[str]], list[str]]:
+        from undrift.report import words
 
-    base: dict[str, Any]
-    budget: Budget
-    methods: tuple[str, ...] = ()  # empty: all that can be compared
-    seeds: tuple[int, ...] = (1, 2, 3)
-    share: float = 0.2  # of the budget, for the finalists
-    goal: Goal = "global"
-    name: str = "advise"
-    finalists: int = 3
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise InvalidInput(f"--pilot {self.share:g}: it must be a share of the budget in (0, 1]")
-        if len(self.seeds) < 2:
-            raise InvalidInput("a pilot needs at least two seeds: with one, chance cannot be told from a difference")
-
-    def shares(self, rungs: int) -> list[float]:
-        """The shares of the budget, rung by rung: growing evenly from a fair start, since slow starters may win."""
-        first = min(self.share, max(self.share / 2 ** (rungs - 1), START))
-        steps = max(1, rungs - 1)
-        return [first * (self.share / first) ** (rung / steps) for rung in range(rungs)]
-
-    def entrants(self) -> list[str]:
-        known = algorithms.algorithms()
-        if self.methods:
-            return list(dict.fromkeys([CONTROL, *self.methods]))
-        # Training on pooled data is no federated method, and training alone has no common model: both are yardsticks.
-        return [CONTROL, *(n for n, c in known.items() if n not in (CONTROL, "local") and not c.pools_data)]
+        table = [["method", "rounds", "of budget", "accuracy", "traffic/round", "compute/round", ""]]
+        last = max((s.rung for s in self.standings if not s.error), default=0)
+        for s in self.standings:
+            if s.error:
+                table.append([s.title, *["–"] * 5, s.error])
+                continue
+            spread = "" if math.isnan(s.score.sd) else f" ± {100 * s.score.sd:.1f}"
+            share, accuracy = words.target_words(round(s.share, 3)), f"{100 * s.score.mean:.1f}{spread} %"
+            costs = [words.data_size(s.cost["bytes"]), words.operations(s.cost["macs"])]
+            note = "finalist" if s.rung == last else f"out in rung {s.rung + 1}"
+            table.append([s.title, str(s.rounds), share, accuracy, *costs, note])
+        return table, list(self.sentences)
 
 
 def advise(
+    budget: str | Budget = "rounds=100",
+    *,
+    algorithms: str | Iterable[str] = "all",
+    seeds: int | str | Iterable[int] = (1, 2, 3),
+    pilot: float = 0.2,
+    goal: Goal = "global",
+    data: Dataset | str | Mapping[str, Any] = "digits",
+    partition: Partitioner | str | Mapping[str, Any] = "dirichlet",
+    model: Any = None,
+    loss: Any = None,
+    training: Training | None = None,
+    ledger: str | Path | None = None,
+    name: str = "advise",
+    side_by_side: int | None = None,
+    root: str | Path | None = None,
+    **plan: Any,
+) -> Advice:
+    """Say which method to take for these data and a budget: ``"rounds=200"``, ``"bytes=2e9"`` or ``"macs=1e12"``.
+
+    ``pilot`` is the share of the budget that the finalists are given, ``goal`` one model for all (``"global"``) or the
+    accuracy on the clients' own data (``"personal"``). Everything else is as in ``undrift.compare``.
+    """
+    where = scene(data, partition, model, loss, training, plan)
+    methods = () if algorithms == "all" else tuple(str(section["name"]) for section in line_up(algorithms))
+    cost = Budget.parse(budget) if isinstance(budget, str) else budget
+    planned = Pilot(where.values, cost, methods, seeds_of(seeds), pilot, goal, name)
+    with kept(ledger) as path:
+        return run_pilot(planned, path, workers=side_by_side, root=root, own=where.own)
+
+
+def run_pilot(
     pilot: Pilot,
     ledger: Path,
     *,
     workers: int | None = None,
     root: str | Path | None = None,
-    tell: Tell = lambda done: None,
+    observer: Observer | None = None,
+    own: Own | None = None,
 ) -> Advice:
     """Run the pilot, rung by rung, and say which method to take."""
-    left = pilot.entrants()
+    left, place = pilot.entrants(), Place(ledger, root, own=own or Own())
+
+    failed: list[Done] = []
+
+    def work(queue: Sequence[Queued]) -> dict[str, str]:
+        gone = work_off(queue, place, workers=workers, observer=observer)
+        # Where all methods are tried, one that does not allow these settings is left out, and that is all.
+        failed.extend(done for done in gone if pilot.methods or not done.refused)
+        return {done.name: done.error for done in gone}
+
     rungs = max(1, math.ceil(math.log2(max(1, len(left) / pilot.finalists)))) + 1
     shares = pilot.shares(rungs)
     standings: dict[str, Standing] = {}
-    prices = _probe(pilot, left, ledger, workers, root, tell)
+    prices = _probe(pilot, left, ledger, work)
     for rung, share in enumerate(shares):
         rounds = {m: pilot.budget.rounds(share, prices[m]) for m in left if not isinstance(prices[m], str)}
-        jobs = [_job(pilot, m, seed, r) for m, r in rounds.items() for seed in pilot.seeds]
-        errors = {d.name: d.error for d in work_off(jobs, ledger, workers=workers, root=root, tell=tell)}
+        errors = work([_queued(pilot, m, seed, r) for m, r in rounds.items() for seed in pilot.seeds])
         with Ledger(ledger) as book:
             for method in left:
                 problem = prices[method] if isinstance(prices[method], str) else ""
@@ -158,7 +145,7 @@ def advise(
             break
     ranked = sorted(standings.values(), key=lambda s: (bool(s.error), -s.rung, -_number(s.score.mean)))
     take, sentences = conclusion(pilot, [standings[m] for m in left])
-    return Advice(pilot.budget, pilot.goal, take, tuple(sentences), tuple(ranked), pilot.seeds, ledger)
+    return Advice(pilot.budget, pilot.goal, take, tuple(sentences), tuple(ranked), pilot.seeds, tuple(failed))
 
 
 def _survivors(pilot: Pilot, ranked: Sequence[Standing]) -> list[str]:
@@ -169,7 +156,7 @@ def _survivors(pilot: Pilot, ranked: Sequence[Standing]) -> list[str]:
     half = max(pilot.finalists, math.ceil(len(ranked) / 2))
     most = max(half, math.ceil(0.75 * len(ranked)))
     last = ranked[min(half, len(ranked)) - 1]
-    doubtful = [s for s in ranked[half:most] if not _difference(last, s).clear(0)]
+    doubtful = [s for s in ranked[half:most] if not last.over(s).clear(0)]
     kept = [s.method for s in (*ranked[:half], *doubtful)]
     return [*kept, *(s.method for s in ranked if s.method == CONTROL and CONTROL not in kept)]
 
@@ -178,30 +165,28 @@ def _number(value: float) -> float:
     return -math.inf if math.isnan(value) else value
 
 
-def _job(pilot: Pilot, method: str, seed: int, rounds: int) -> Job:
-    values = {k: v for k, v in pilot.base.items() if k not in ("name", "target", "algorithm")}
-    public = any(algorithms.algorithms()[m].needs_public for m in pilot.entrants())
-    if public:
-        values.setdefault("others_public", "held-out")  # so that all methods see the same partition
+def _queued(pilot: Pilot, method: str, seed: int, rounds: int) -> Queued:
+    base = {k: v for k, v in pilot.base.items() if k not in ("name", "target", "algorithm")}
+    values = on_common_ground(base, [{"name": entrant} for entrant in pilot.entrants()])
     plan = {"algorithm": {"name": method}, "seed": seed, "rounds": rounds, "runtime": "serial", "eval_every": 1}
-    return Job(f"{pilot.name}/{method}/seed{seed}", {**values, **plan})
+    return Queued(run_name(pilot.name, method, seed), {**values, **plan}, {"comparison": pilot.name})
 
 
 def _probe(
-    pilot: Pilot, methods: Sequence[str], ledger: Path, workers: int | None, root: str | Path | None, tell: Tell
+    pilot: Pilot, methods: Sequence[str], ledger: Path, work: Callable[[Sequence[Queued]], dict[str, str]]
 ) -> dict[str, Any]:
     """What a round of each method costs in the budget's kind: measured on one round; a sentence where it cannot run."""
     if pilot.budget.kind == "rounds":
         return dict.fromkeys(methods, 1.0)
-    jobs = {m: _job(pilot, m, pilot.seeds[0], 1) for m in methods}
-    errors = {d.name: d.error for d in work_off(list(jobs.values()), ledger, workers=workers, root=root, tell=tell)}
+    queue = {m: _queued(pilot, m, pilot.seeds[0], 1) for m in methods}
+    errors = work(list(queue.values()))
     with Ledger(ledger) as book:
         found: dict[str, Any] = {}
-        for method, job in jobs.items():
-            if errors.get(job.name):
-                found[method] = errors[job.name]
+        for method, item in queue.items():
+            if errors.get(item.name):
+                found[method] = errors[item.name]
                 continue
-            history = History.of(book, book.run(job.name))
+            history = History.of(book, book.run(item.name))
             found[method] = pilot.budget.spent(history) / max(1, len(history.rounds))
     return found
 
@@ -210,7 +195,7 @@ def _figures(history: History, goal: Goal) -> list[float]:
     """The accuracies a method is judged by; empty where it has none of that kind."""
     if goal == "global":
         return history.curve(HEADLINE)[1]
-    return history.curve(Label(PERSONAL, OWN_MEAN))[1] or history.curve(Label(GLOBAL, OWN_MEAN))[1]
+    return history.curve(Figure(PERSONAL, OWN_MEAN))[1] or history.curve(Figure(GLOBAL, OWN_MEAN))[1]
 
 
 def _standing(
@@ -224,7 +209,7 @@ def _standing(
     problem: str,
 ) -> Standing:
     title = algorithms.algorithms()[method].title
-    names = [f"{pilot.name}/{method}/seed{seed}" for seed in pilot.seeds]
+    names = [run_name(pilot.name, method, seed) for seed in pilot.seeds]
     problem = problem or next((errors[n] for n in names if errors.get(n)), "")
     nothing = Standing(method, title, rung, rounds, share, Spread.of([]), {}, problem)
     if problem:
@@ -247,102 +232,3 @@ def _standing(
         "seconds": sum(h.total("seconds") for h in histories) / played,
     }
     return Standing(method, title, rung, rounds, share, score, cost)
-
-
-# --- the conclusion ---------------------------------------------------------------------------------------------------
-
-
-def conclusion(pilot: Pilot, left: Sequence[Standing]) -> tuple[str, list[str]]:
-    """The method to take, or none, and the sentences that say why."""
-    alive = sorted(left, key=lambda s: -s.score.mean)
-    if not alive:
-        return "", ["No method could be run on these data: see the reasons in the table."]
-    best = alive[0]
-    control = next((s for s in alive if s.method == CONTROL), None)
-    unlike = [s for s in alive[1:] if not _difference(best, s).clear(0)]  # those that cannot be told from the best
-    seen = f"After {words.target_words(best.share)} of the budget of {pilot.budget} ({_rounds(alive)})"
-    ahead = f"{seen}, {best.title} stands at {words.percent(best.score.mean)}"
-    caution = "Early rounds at default settings are not the whole story: check the choice on a longer run."
-    if len(alive) == 1:
-        return best.method, [f"Take {best.title}: it is the only one left.", f"{ahead}.", caution]
-    if not unlike:
-        other = alive[1]
-        gap = f"{ahead}, {_points(_difference(best, other))} over {other.title}, the next"
-        sentences = [f"Take {best.title}.", f"{gap}.", *_costs(best, control)]
-        if control is not None and control not in (best, other):
-            sentences.insert(2, f"Against FedAvg it gains {_points(_difference(best, control))}.")
-        return best.method, [*sentences, caution]
-    rivals = [best, *unlike]
-    names = words.series([s.title for s in rivals])
-    told = f"The pilot cannot tell {names} apart: {ahead[0].lower()}{ahead[1:]}, " + words.series(
-        [f"{_points(_difference(best, s))} over {s.title}" for s in unlike]
-    )
-    if control in rivals and control is not None:
-        advice = "Take FedAvg: nothing was clearly better, and it is the simplest."
-        return CONTROL, [advice, f"{told}.", "More seeds, or a larger share with --pilot, may tell.", caution]
-    cheapest = min(rivals, key=lambda s: (s.cost["bytes"], s.cost["macs"]))
-    return "", [
-        f"{told}.",
-        f"Of these, {cheapest.title} has the cheapest rounds ({_price(cheapest)}).",
-        *(
-            [f"All of them beat FedAvg, which is at {words.percent(control.score.mean)}."]
-            if control is not None
-            else []
-        ),
-        "More seeds, or a larger share with --pilot, may tell.",
-        caution,
-    ]
-
-
-def _rounds(alive: Sequence[Standing]) -> str:
-    counts = sorted({s.rounds for s in alive})
-    return f"{counts[0]} rounds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} rounds"
-
-
-def _difference(one: Standing, other: Standing) -> Interval:
-    return paired_difference(one.score.values, other.score.values)
-
-
-def _points(found: Interval) -> str:
-    gap = f"{100 * found.value:+.1f} points"
-    return f"{gap} (95 % interval {100 * found.low:+.1f} to {100 * found.high:+.1f}, {found.pairs} paired seeds)"
-
-
-def _price(standing: Standing) -> str:
-    cost = standing.cost
-    return f"{words.data_size(cost['bytes'])} and {words.operations(cost['macs'])} a round"
-
-
-def _costs(best: Standing, control: Standing | None) -> list[str]:
-    if control is None or control is best:
-        return []
-    said = []
-    for kind, what in (("bytes", "traffic"), ("macs", "client compute")):
-        share = best.cost[kind] / control.cost[kind] if control.cost[kind] else math.nan
-        said.append(f"equal {what}" if abs(share - 1) < 0.02 else f"{share:.1f} times the {what}")
-    return [f"Compared with FedAvg, a round takes {words.series(said)}."]
-
-
-def table(advice: Advice) -> Table:
-    """Everyone's standing, best first."""
-    from rich.table import Table
-    from rich.text import Text
-
-    what = "accuracy on the test set" if advice.goal == "global" else "accuracy on the clients' own test parts"
-    shown = Table(title=f"pilot for {advice.budget}: {what}, {len(advice.seeds)} seeds", title_justify="left")
-    for title in ("method", "rounds", "of budget", "accuracy", "traffic/round", "compute/round", ""):
-        left = title in ("method", "")
-        shown.add_column(title, justify="left" if left else "right", no_wrap=title != "", overflow="fold")
-    last = max((s.rung for s in advice.standings if not s.error), default=0)
-    for s in advice.standings:
-        if s.error:
-            cells = [s.title, "–", "–", "–", "–", "–", s.error]
-        else:
-            spread = "" if math.isnan(s.score.sd) else f" ± {100 * s.score.sd:.1f}"
-            note = "finalist" if s.rung == last else f"out in rung {s.rung + 1}"
-            cells = [
-                s.title, str(s.rounds), words.target_words(round(s.share, 3)), f"{100 * s.score.mean:.1f}{spread} %",
-                words.data_size(s.cost["bytes"]), words.operations(s.cost["macs"]), note,
-            ]  # fmt: skip
-        shown.add_row(*(Text(cell) for cell in cells), style="bold" if s.method == advice.take else "")
-    return shown

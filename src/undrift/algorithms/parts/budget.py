@@ -20,7 +20,7 @@ from torch import Tensor, arange, expm1, float64, log1p, stack, tensor, where, z
 from undrift.core.cohort import Cohort
 from undrift.core.errors import InvalidInput
 from undrift.core.local import Local
-from undrift.core.records import Each, Scalar, State, Upload, Vector
+from undrift.core.records import Each, Move, Scalar, State, Upload, Vector
 from undrift.core.settings import Settings, at_least, positive
 from undrift.core.vector import double
 
@@ -65,7 +65,7 @@ def objective(local: Local, x: Tensor, f: Tensor) -> Tensor:
 class Report(Upload):
     """What a client says about its loss around the received model."""
 
-    g: Each[Vector]  # gradient at the received model
+    g: Each[Move[Vector]]  # gradient at the received model
     rho: Each[Scalar]
     beta: Each[Scalar]
     known: Each[Scalar]  # 1 where there is another model, the last one, to estimate ρ_i and β_i from

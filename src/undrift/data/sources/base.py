@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -26,9 +27,15 @@ class Source(Settings):
     licence: ClassVar[str] = ""
     size: ClassVar[str] = ""  # of what is downloaded
     own: ClassVar[bool] = False  # a user's file, not a published data set
+    natural: ClassVar[bool] = False  # it comes with its clients: people, patients, hospitals
 
     def load(self, root: Path) -> Dataset:
         raise NotImplementedError
+
+    @classmethod
+    def names_clients(cls, options: Mapping[str, Any], root: Path) -> bool:
+        """Do the data say who the clients are? Then the partition ``column`` is the one that is meant."""
+        return cls.natural
 
 
 class Published(Source):

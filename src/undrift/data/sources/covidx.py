@@ -31,6 +31,7 @@ class Covidx(Pictures):
     homepage = "https://github.com/ieee8023/covid-chestxray-dataset"
     licence = "per picture, mostly CC BY-NC-SA"
     size = "not stated"
+    natural = True
     pixels: Annotated[int, "resize to so many pixels a side", at_least(8)] = 64
     test_fraction: Fraction = 0.2
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from undrift.core.settings import at_least
 from undrift.data.dataset import Dataset
+from undrift.data.formats import names_in_npz
 from undrift.data.sources.base import Fraction, Source
 
 
@@ -18,11 +20,15 @@ class _Own(Source):
     test_fraction: Fraction = 0.2
 
     def file(self, root: Path) -> Path:
-        """The path as given, or below the data root."""
-        given = Path(self.path).expanduser()
-        if given.exists() or not (root / given).exists():
-            return given
-        return root / given
+        return _place(self.path, root)
+
+
+def _place(path: str, root: Path) -> Path:
+    """The path as given, or below the data root."""
+    given = Path(path).expanduser()
+    if given.exists() or not (root / given).exists():
+        return given
+    return root / given
 
 
 class _Table(_Own):
@@ -35,6 +41,10 @@ class _Table(_Own):
     missing: Annotated[
         Literal["refuse", "median", "mean"], "missing values: refuse them, or fill in the client's own median or mean"
     ] = "refuse"
+
+    @classmethod
+    def names_clients(cls, options: Mapping[str, Any], root: Path) -> bool:
+        return bool(options.get("client"))
 
     def options(self) -> dict[str, Any]:
         held = {"test_fraction": self.test_fraction, "regression": self.regression, "missing": self.missing}
@@ -73,6 +83,10 @@ class Npz(_Own):
     name = "npz"
     title = "your .npz file"
     regression: Annotated[bool, "y holds numbers to predict, not classes"] = False
+
+    @classmethod
+    def names_clients(cls, options: Mapping[str, Any], root: Path) -> bool:
+        return "client" in names_in_npz(_place(str(options.get("path", "")), root))
 
     def load(self, root: Path) -> Dataset:
         return Dataset.from_npz(self.file(root), regression=self.regression, test_fraction=self.test_fraction)

@@ -30,6 +30,7 @@ class Pamap2(Published):
     homepage = "https://archive.ics.uci.edu/dataset/231"
     licence = "see its page"
     size = "688 MB"
+    natural = True
     window: Annotated[int, "steps of a window at 100 Hz", at_least(8)] = 512
     stride: Annotated[int, "steps from one window to the next", at_least(1)] = 256
     every: Annotated[int, "keep every so many-th step (4: 25 Hz)", at_least(1)] = 4

@@ -27,6 +27,7 @@ class UciHar(Published):
     homepage = "https://archive.ics.uci.edu/dataset/240"
     licence = "CC BY 4.0"
     size = "see its page"
+    natural = True
     form: Annotated[Literal["signals", "features"], "9 raw channels x 128 steps, or the 561 published features"] = (
         "signals"
     )

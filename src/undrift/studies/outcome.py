@@ -1,0 +1,191 @@
+"""What a sweep found: how each trial did, the best setting of each method, and what is fair to compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from undrift.analysis.comparison import Comparer
+from undrift.analysis.groups import grouped
+from undrift.analysis.intervals import Spread
+from undrift.experiment.description import short
+from undrift.ledger.history import History
+from undrift.ledger.store import Ledger
+from undrift.studies.jobs import Done
+from undrift.studies.shown import Shown
+
+if TYPE_CHECKING:
+    from undrift.studies.sweep import Sweep
+
+Measure = Literal["final", "best", "rounds"]
+Point = dict[str, Any]  # key -> value, in the order of the keys
+TITLES = {"final": "final accuracy", "best": "best accuracy", "rounds": "rounds to target"}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A method with one choice of the varied settings."""
+
+    method: str  # as it was written, with the settings that are fixed
+    point: Point
+    values: dict[str, Any]  # the experiment, without seed and name
+
+    @property
+    def tag(self) -> str:
+        return ":".join([self.method, *(f"{k}={short(v)}" for k, v in self.point.items())])
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a trial did."""
+
+    trial: Trial
+    figure: Spread  # accuracy, or rounds to the target
+    value: float  # what trials are ranked by: larger is better; -inf where it failed
+    failed: tuple[str, ...] = ()
+
+    @property
+    def setting(self) -> str:
+        return ", ".join(f"{k}={short(v)}" for k, v in self.trial.point.items()) or "(nothing varied)"
+
+
+@dataclass(frozen=True, repr=False)
+class Outcome(Shown):
+    """All trials, best first in each method, and what each method reaches with an equal number of trials."""
+
+    sweep: Sweep
+    scores: dict[str, list[Score]]  # by method, as it was written
+    histories: list[History] = field(default_factory=list)
+    failed: tuple[Done, ...] = ()  # the runs that could not be made, and why
+
+    @property
+    def budget(self) -> int:
+        """The number of trials that every method had."""
+        return min(len(scores) for scores in self.scores.values())
+
+    @property
+    def best(self) -> dict[str, Score]:
+        """The best trial of each method."""
+        return {method: scores[0] for method, scores in self.scores.items()}
+
+    def expected(self, method: str) -> float:
+        """The best of as many trials as the method with the fewest had, expected over which of them those are."""
+        known = [score.value for score in self.scores[method] if math.isfinite(score.value)]
+        if not known:
+            return -math.inf
+        worst = 0.0 if max(known) > 0 else min(known)  # what failed counts as nothing, or as the worst that did not
+        values = sorted(max(score.value, worst) for score in self.scores[method])
+        k, m = len(values), self.budget
+        return sum(v * math.comb(i, m - 1) for i, v in enumerate(values)) / math.comb(k, m)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One record per trial, numbers only."""
+        return [
+            {
+                "method": method,
+                **score.trial.point,
+                "mean": score.figure.mean,
+                "sd": score.figure.sd,
+                "seeds": len(score.figure.values),
+                "rank": rank,
+                "failed": "; ".join(score.failed),
+            }
+            for method, scores in self.scores.items()
+            for rank, score in enumerate(scores, 1)
+        ]
+
+    def lines(self) -> tuple[list[list[str]], list[str]]:
+        by = TITLES[self.sweep.measure]
+        table = [["method", "trials", "failed", "best setting", by, f"expected best of {self.budget}"]]
+        for method, scores in sorted(self.scores.items(), key=lambda item: -item[1][0].value):
+            failed = sum(bool(score.failed) for score in scores)
+            cells = (str(len(scores)), str(failed), scores[0].setting, self.words(scores[0]), self._expected(method))
+            table.append([method, *cells])
+        sentences = ["Settings are chosen by the test set here; the winner's figure flatters it a little."]
+        if len({len(scores) for scores in self.scores.values()}) > 1:
+            sentences.insert(
+                0,
+                f"The methods had different numbers of trials: the last column compares them at {self.budget} each.",
+            )
+        return table, sentences
+
+    def words(self, score: Score) -> str:
+        """A score as text."""
+        from undrift.report import words
+
+        if score.failed:
+            return "failed"
+        if not math.isfinite(score.value):
+            return "not reached" if self.sweep.measure == "rounds" else "not a number"
+        if self.sweep.measure == "rounds":
+            return words.rounds(score.figure.mean)
+        if score.value < 0:
+            return words.amount(score.figure.mean)
+        spread = "" if math.isnan(score.figure.sd) else f" ± {100 * score.figure.sd:.1f}"
+        return f"{100 * score.figure.mean:.1f}{spread} %"
+
+    def _expected(self, method: str) -> str:
+        from undrift.report import words
+
+        expected = self.expected(method)
+        if not math.isfinite(expected):
+            return "–"
+        if self.sweep.measure == "rounds" or expected < 0:
+            return words.amount(abs(expected))
+        return words.percent(expected)
+
+
+def outcome(sweep: Sweep, trials: Sequence[Trial], ledger: Path, failed: Sequence[Done] = ()) -> Outcome:
+    """Rank trials by what the ledger holds of them."""
+    errors = {done.name: done.error for done in failed}
+    scores: dict[str, list[Score]] = {method: [] for method in sweep.tags}
+    every = []
+    with Ledger(ledger) as book:
+        runs = {run.name: run for run in book.runs()}
+        for trial in {t.tag: t for t in trials}.values():
+            names = [item.name for item in sweep.runs(trial)]
+            why = tuple(f"{n}: {errors[n]}" for n in names if n in errors)
+            histories = [History.of(book, runs[n]) for n in names if n in runs and n not in errors]
+            every += histories
+            scores[trial.method].append(_score(sweep, trial, histories, why))
+    for ranked in scores.values():
+        ranked.sort(key=lambda score: -score.value)
+    return Outcome(sweep, scores, every, tuple(failed))
+
+
+def _score(sweep: Sweep, trial: Trial, histories: Sequence[History], failed: tuple[str, ...]) -> Score:
+    groups, _ = grouped(histories)
+    if failed or not groups:
+        return Score(trial, Spread.of([]), -math.inf, failed or ("no round was evaluated",))
+    if sweep.measure == "rounds":
+        cost = Comparer(histories).at(sweep.target).rows[0].costs.get("rounds")
+        if cost is None or cost.value is None:
+            return Score(trial, Spread.of([]), -math.inf)
+        return Score(trial, Spread(cost.value, math.nan, (cost.value,)), -cost.value)
+    figure = Spread.of([getattr(run, sweep.measure) for run in groups[0].runs])
+    sign = -1 if groups[0].figure.better == "lower" else 1
+    return Score(trial, figure, sign * figure.mean if math.isfinite(figure.mean) else -math.inf)
+
+
+def heat(outcome: Outcome, method: str) -> tuple[str, str, list[Any], list[Any], np.ndarray[Any, Any]] | None:
+    """The best value for each pair of the two most varied settings: names, ticks and a matrix (NaN: not tried)."""
+    scores = outcome.scores[method]
+    keys = list(scores[0].trial.point) if scores else []
+    ticks = {k: sorted({s.trial.point[k] for s in scores}, key=lambda v: (isinstance(v, str), v)) for k in keys}
+    keys = sorted((k for k in keys if len(ticks[k]) > 1), key=lambda k: -len(ticks[k]))
+    if not keys:
+        return None
+    x, y = keys[0], keys[1] if len(keys) > 1 else ""
+    rows = ticks[y] if y else [""]
+    found = np.full((len(rows), len(ticks[x])), np.nan)
+    for score in scores:
+        i = rows.index(score.trial.point[y]) if y else 0
+        j = ticks[x].index(score.trial.point[x])
+        value = score.value if math.isfinite(score.value) else np.nan
+        found[i, j] = np.nanmax([found[i, j], value]) if not np.isnan([found[i, j], value]).all() else np.nan
+    return x, y, ticks[x], rows, found
