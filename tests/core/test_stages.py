@@ -271,14 +271,17 @@ class Missing(Lossy):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("times", [1e5, 1e25])
-def test_an_absurd_update_is_rejected_by_name_and_leaves_no_trace(runtime: str, times: float) -> None:
+@pytest.mark.parametrize(
+    ("times", "reason"),
+    [(1e5, "more than 1000 times the median of the round"), (1e25, "reaches 1.7e+24, which is not plausible")],
+)
+def test_an_absurd_update_is_rejected_by_name_and_leaves_no_trace(runtime: str, times: float, reason: str) -> None:
     job = federation()
     with RUNTIMES[runtime](job) as made:
         loud, without = Loop(job, create("fedavg"), Loud(made, times), 6), Loop(job, create("fedavg"), Missing(made), 6)
         a, b = played(loud, 2), played(without, 2)
     assert [list(result.rejected) for result in a] == [[2], [2]]
-    assert "more than 1000 times the median of the round" in a[0].rejected[2]
+    assert reason in a[0].rejected[2]
     assert [result.cohort.ids.tolist() for result in a] == [[0, 1, 3, 4, 5]] * 2
     assert a[-1].snapshot.server.encode() == b[-1].snapshot.server.encode()
 
