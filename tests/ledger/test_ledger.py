@@ -15,6 +15,7 @@ import pytest
 import undrift
 from undrift import InvalidInput, Ledger
 from undrift.core.figure import Figure
+from undrift.ledger import store
 from undrift.ledger.rows import Entry, RoundRow
 
 ROUNDS = 8
@@ -148,15 +149,15 @@ def test_a_run_on_other_data_or_settings_cannot_be_resumed(tmp_path: Path) -> No
 
 def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "l.sqlite"
-    connect = Ledger._connect
+    connect = store.connect
 
-    def small(self: Ledger) -> sqlite3.Connection:
-        db = connect(self)
+    def small(path: Path, durable: bool) -> sqlite3.Connection:
+        db = connect(path, durable)
         pages = db.execute("PRAGMA page_count").fetchone()[0]
         db.execute(f"PRAGMA max_page_count = {pages + 60}")
         return db
 
-    monkeypatch.setattr(Ledger, "_connect", small)
+    monkeypatch.setattr(store, "connect", small)
     with pytest.raises(InvalidInput, match="disk is full"):
         undrift.run("scaffold", clients=12, participate=4, rounds=30, seed=3, ledger=path, name="r")
     monkeypatch.undo()

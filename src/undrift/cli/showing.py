@@ -32,7 +32,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a run: settings, figures, costs. Without a name: the runs of the ledger."""
-    with open_ledger(ledger) as book:
+    with open_ledger(ledger) as book, book.reading():
         if name is None:
             _list(book, as_json)
             return

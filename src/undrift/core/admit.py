@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -39,16 +39,18 @@ class _Bad(Exception):
 class Door:
     """The door for one exchange. It opens when the exchange begins."""
 
-    def __init__(self, task: Task, fresh: Kept, *, travels: bool = False, patience: float = 0.0) -> None:
+    def __init__(
+        self, task: Task, fresh: Kept, *, travels: bool = False, patience: float = 0.0, beside: Collection[str] = ()
+    ) -> None:
         """``fresh``: what clients keep at their start. ``travels``: does what they keep come along, or stay there?
 
         ``patience``: seconds that a client may claim to have worked even though it answered sooner, as one does that
-        sends an answer again.
+        sends an answer again. ``beside``: what else the header says, which is for others to look at.
         """
         self._task, self._method = task, task.method
         self._expected = expecting(task, fresh, travels)
         self._state: Record | None = fresh.state if travels and task.kind == "update" else None
-        self._patience, self._opened = patience, time.perf_counter()
+        self._patience, self._opened, self._beside = patience, time.perf_counter(), set(beside)
         self._names = {f"up.{spec.name}" for spec in self._expected.kind.schema()}
         self._names |= {f"state.{spec.name}" for spec in self._state.schema()} if self._state is not None else set()
         self._names |= {"buffers.floats", "buffers.counts"} if self._expected.buffers else set()
@@ -95,7 +97,7 @@ class Door:
         return unpack(data)
 
     def _put_together(self, client: int, tensors: Mapping[str, Tensor], header: Any) -> Reply:
-        if not isinstance(header, dict) or header.keys() != set(HEADER):
+        if not isinstance(header, dict) or header.keys() - self._beside != set(HEADER):
             raise _Bad(f"its header does not say {', '.join(HEADER)}, and nothing else")
         if header["client"] != client or isinstance(header["client"], bool):
             raise _Bad("it speaks in another client's name")

@@ -110,9 +110,9 @@ class Loop:
             _add(spent, asked)
             cohort = self._cohort(t, asked.cohort.ids)
         down = method.broadcast(server, cohort)
-        stages = self.uploads.at(before.carried)
-        task = Task(method, down, cohort, before.buffers, first=first, uploads=self.uploads, stages=stages)
-        done = self.runtime.exchange(task)
+        done = self.runtime.exchange(
+            Task(method, down, cohort, before.buffers, first=first, uploads=self.uploads, carried=before.carried)
+        )
         rejected |= done.rejected
         if done.up is None:
             return self._skipped(before, replace(cohort, elapsed=done.cohort.elapsed), rejected, began)

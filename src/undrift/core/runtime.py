@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from undrift.core.drift import Drift
 from undrift.core.federation import Federation
 from undrift.core.records import Message, Upload
 from undrift.core.reduce import REDUCERS, Block, Reply, reduce_buffers
-from undrift.core.stages import Guard, Stage, Uploads
+from undrift.core.stages import Carried, Guard, Stage, Uploads
 from undrift.core.states import Kept, Memory, States, elsewhere
 from undrift.core.vector import Buffers
 
@@ -46,7 +47,12 @@ class Task:
     kind: Work = "update"
     first: Message | None = None  # the survey's message, in the second exchange
     uploads: Uploads = field(default_factory=Uploads)
-    stages: tuple[Stage, ...] = ()  # what uploads pass where the client is, with this round's numbers
+    carried: Carried = field(default_factory=dict)  # by the stages that uploads pass
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """What uploads pass where the client is, with this round's numbers."""
+        return self.uploads.at(self.carried) if self.kind == "update" else ()
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ class Runtime(ABC):
     federation: Federation
     notice: Callable[[int], None] | None = None  # told how many clients have answered, as they do
     states: States  # what the clients keep
+    elsewhere = False  # do they keep it themselves? Then only the round that was accepted last is kept here
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation

@@ -6,6 +6,7 @@ training, is the experiment's: both sides know it before the first request.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
@@ -72,7 +73,7 @@ class Request:
             down: Any = down_kind(method, kind, header["given"]).of(_part(tensors, "down"), first)
             buffers = Buffers.of(_part(tensors, "buffers")) if _part(tensors, "buffers") else None
             client, round, accepted = (int(header[name]) for name in ("client", "round", "accepted"))
-            carried = {str(name): float(value) for name, value in header["carried"].items()}
+            carried = {str(name): float(value) for name, value in header.get("carried", {}).items()}
             run, extra = str(header["run"]), header["extra"]
             return cls(kind, client, round, down, accepted, buffers, first, run, carried, extra)
         except (KeyError, TypeError, AttributeError) as error:
@@ -121,8 +122,9 @@ def take_apart(reply: Reply, state: bool = True) -> tuple[dict[str, Tensor], dic
     """
     up, left_out = reply.up.sent()
     spent = {name: getattr(reply.spent, name) for name in SPENT}
+    notes = {name: value for name, value in reply.notes.items() if math.isfinite(value)}  # JSON has no others
     numbers = (reply.client, reply.round, reply.samples, reply.steps)
-    header = dict(zip(HEADER, (*numbers, spent, reply.notes, left_out), strict=True))
+    header = dict(zip(HEADER, (*numbers, spent, notes, left_out), strict=True))
     parts = {"state": reply.state if state else None, "buffers": reply.buffers}
     tensors = {f"up.{name}": value for name, value in up.items()} | {
         f"{prefix}.{field.name}": value

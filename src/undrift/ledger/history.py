@@ -44,11 +44,13 @@ class History:
 
     @classmethod
     def of(cls, ledger: Ledger, run: Run) -> History:
+        with ledger.reading():
+            rounds, metrics = ledger.rounds(run), ledger.metrics(run)
         return cls(
             label=run.label,
             seed=int(run.experiment.get("seed", 0)),
-            rounds=ledger.rounds(run),
-            metrics=ledger.metrics(run),
+            rounds=rounds,
+            metrics=metrics,
             planned=int(run.experiment.get("rounds", run.rounds)),
             status="unfinished" if run.status == "running" and not ledger.is_held(run) else run.status,
             facts=run.facts,

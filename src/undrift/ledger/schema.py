@@ -71,24 +71,32 @@ STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _head_gradients}
 VERSION = 1 + len(STEPS)
 
 
-def prepare(db: sqlite3.Connection, path: Path) -> None:
-    """Make the tables where there are none, and bring older ones up to date, in the caller's transaction."""
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-        if db.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise InvalidInput(f"{path} is an SQLite file, but not a ledger of undrift")
-        for statement in TABLES.split(";\n"):
-            db.execute(statement)
-        db.execute("INSERT INTO meta VALUES ('version', ?)", (str(VERSION),))
+def is_current(db: sqlite3.Connection, path: Path) -> bool:
+    """Has the file the tables of this version? Refuses a file that is not a ledger, and one from the future."""
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables:
+        return False
+    if "meta" not in tables:
+        raise InvalidInput(f"{path} is an SQLite file, but not a ledger of undrift")
     version = version_of(db)
     if version > VERSION:
         raise InvalidInput(
             f"{path} was written by a newer undrift (ledger version {version}, this one reads up to {VERSION}): "
             "update undrift, or choose another ledger"
         )
-    while version < VERSION:
+    return version == VERSION
+
+
+def prepare(db: sqlite3.Connection, path: Path) -> None:
+    """Make the tables where there are none, and bring older ones up to date, in the caller's transaction."""
+    if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        for statement in TABLES.split(";\n"):
+            db.execute(statement)
+        db.execute("INSERT INTO meta VALUES ('version', ?)", (str(VERSION),))
+    is_current(db, path)  # another process may have been faster
+    while (version := version_of(db)) < VERSION:
         STEPS[version](db)
-        version += 1
-        db.execute("UPDATE meta SET value = ? WHERE key = 'version'", (str(version),))
+        db.execute("UPDATE meta SET value = ? WHERE key = 'version'", (str(version + 1),))
 
 
 def version_of(db: sqlite3.Connection) -> int:

@@ -6,61 +6,51 @@ bytes and experiments only as JSON; it decides nothing about training.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from undrift.core.errors import InvalidInput, nearest, unknown
 from undrift.core.figure import Figure
-from undrift.ledger import schema
+from undrift.ledger.lock import LockFile, is_taken
+from undrift.ledger.opening import clear_log, connect, connect_to_look, explained, is_read_only, transaction, usable
 from undrift.ledger.rows import Entry, RoundRow, Run
 
 LISTED = 10  # names of runs that an error lists
+
+_RUNS = (
+    "SELECT id, name, status, created, experiment, facts, message, "
+    "(SELECT COALESCE(MAX(round), 0) FROM rounds WHERE run = runs.id) FROM runs"
+)
+
+
+def _run(row: tuple[Any, ...]) -> Run:
+    return Run(row[0], row[1], row[2], row[3], json.loads(row[4]), json.loads(row[5]), row[6], row[7])
 
 
 class Ledger:
     """The run store. Readers and writers of different runs may share the file."""
 
-    def __init__(self, path: str | Path, *, create: bool = False) -> None:
-        self.path = Path(path)
-        if not self.path.exists() and not create:
-            raise InvalidInput(f"there is no ledger at {self.path}")
-        if self.path.is_dir():
-            raise InvalidInput(f"{self.path} is a folder, not a ledger")
-        if create:
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InvalidInput(f"{self.path.parent} cannot be made for a ledger ({error.strerror})") from None
-        self._db = self._connect()
+    def __init__(self, path: str | Path, *, create: bool = False, durable: bool = False) -> None:
+        """``durable``: a round that was committed survives a power cut too; otherwise the last few may be lost then."""
+        self.path, self._durable = Path(path), durable
+        usable(self.path, create)
+        self._copy: TemporaryDirectory[str] | None = None
+        if is_read_only(self.path):
+            self._db, self._copy = connect_to_look(self.path)
+        else:
+            self._db = connect(self.path, durable)
         self._writer: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
         self._writer_db: sqlite3.Connection | None = None
         self._committed: dict[int, int] = {}  # run -> the last round that was written from here
         self.write_seconds = 0.0
-
-    def _connect(self) -> sqlite3.Connection:
-        with _explained(self.path):
-            db = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
-        try:
-            with _explained(self.path):
-                db.execute("PRAGMA foreign_keys = ON")
-                db.execute("PRAGMA journal_mode = WAL")
-                db.execute("PRAGMA synchronous = NORMAL")
-                db.execute("BEGIN IMMEDIATE")
-                schema.prepare(db, self.path)
-                db.execute("COMMIT")
-        except BaseException:
-            db.close()
-            raise
-        return db
 
     def close(self) -> None:
         self.flush()
@@ -69,6 +59,8 @@ class Ledger:
         for db in (self._writer_db, self._db):
             if db is not None:
                 db.close()
+        if self._copy is not None:
+            self._copy.cleanup()
 
     def __enter__(self) -> Ledger:
         return self
@@ -76,31 +68,39 @@ class Ledger:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """All that is read within is of one moment, whatever others write meanwhile. May be nested."""
+        if self._db.in_transaction:
+            yield
+            return
+        with explained(self.path):
+            self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def add(self, name: str, experiment: Mapping[str, Any], facts: Mapping[str, Any]) -> Run:
         """A new run; its name gets a number where it is taken."""
-        with _explained(self.path):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                taken = {n for (n,) in self._db.execute("SELECT name FROM runs")}
-                unique, count = name, 1
-                while unique in taken:
-                    count += 1
-                    unique = f"{name}-{count}"
-                cursor = self._db.execute(
-                    "INSERT INTO runs (name, status, created, experiment, facts) VALUES (?, 'running', ?, ?, ?)",
-                    (unique, time.time(), json.dumps(experiment), json.dumps(facts)),
-                )
-                self._db.execute("COMMIT")
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
+        with explained(self.path), transaction(self._db):
+            taken = {n for (n,) in self._db.execute("SELECT name FROM runs")}
+            unique, count = name, 1
+            while unique in taken:
+                count += 1
+                unique = f"{name}-{count}"
+            cursor = self._db.execute(
+                "INSERT INTO runs (name, status, created, experiment, facts) VALUES (?, 'running', ?, ?, ?)",
+                (unique, time.time(), json.dumps(experiment), json.dumps(facts)),
+            )
         return self._get(int(cursor.lastrowid or 0))
 
     def runs(self) -> list[Run]:
         """All runs, oldest first."""
-        return [self._get(i) for (i,) in self._db.execute("SELECT id FROM runs ORDER BY id").fetchall()]
+        with explained(self.path):
+            return [_run(row) for row in self._db.execute(f"{_RUNS} ORDER BY id").fetchall()]
 
     def run(self, reference: str | int) -> Run:
         """A run by name, by number, or by the beginning of its name where that is unique."""
@@ -122,16 +122,12 @@ class Ledger:
         raise InvalidInput(f"unknown run {text!r}: {self.path} holds {len(names)}, `undrift show` lists them")
 
     def _get(self, run: int) -> Run:
-        row = self._db.execute(
-            "SELECT id, name, status, created, experiment, facts, message, "
-            "(SELECT COALESCE(MAX(round), 0) FROM rounds WHERE run = runs.id) FROM runs WHERE id = ?",
-            (run,),
-        ).fetchone()
-        return Run(row[0], row[1], row[2], row[3], json.loads(row[4]), json.loads(row[5]), row[6], row[7])
+        with explained(self.path):
+            return _run(self._db.execute(f"{_RUNS} WHERE id = ?", (run,)).fetchone())
 
     def set_status(self, run: Run, status: str, message: str = "", facts: Mapping[str, Any] | None = None) -> None:
         self.flush()
-        with _explained(self.path):
+        with explained(self.path):
             self._db.execute("UPDATE runs SET status = ?, message = ? WHERE id = ?", (status, message, run.id))
             if facts is not None:
                 self._db.execute(
@@ -140,13 +136,13 @@ class Ledger:
 
     def set_rounds(self, run: Run, rounds: int) -> Run:
         """Plan another number of rounds."""
-        with _explained(self.path):
+        with explained(self.path):
             text = json.dumps(dict(run.experiment) | {"rounds": rounds})
             self._db.execute("UPDATE runs SET experiment = ? WHERE id = ?", (text, run.id))
         return self._get(run.id)
 
     def delete(self, run: Run) -> None:
-        with _explained(self.path):
+        with explained(self.path):
             self._db.execute("DELETE FROM runs WHERE id = ?", (run.id,))
 
     # -- rounds -------------------------------------------------------------------------------------------------------
@@ -171,17 +167,12 @@ class Ledger:
     def _write(self, run: int, entry: Entry) -> None:
         began = time.perf_counter()
         if self._writer_db is None:
-            self._writer_db = self._connect()
+            self._writer_db = connect(self.path, self._durable)
         db = self._writer_db
-        with _explained(self.path):
-            db.execute("BEGIN IMMEDIATE")
-            try:
+        with explained(self.path):
+            with transaction(db):
                 self._insert(db, run, entry)
-                db.execute("COMMIT")
-            except BaseException:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
+            clear_log(db, self.path)
         self._committed[run] = entry.round
         self.write_seconds += time.perf_counter() - began
 
@@ -249,7 +240,10 @@ class Ledger:
     @contextmanager
     def holding(self, run: Run) -> Iterator[None]:
         """Hold a run: a second process is refused. The lock ends with the process, however that ends."""
-        lock = _LockFile.of(self.path)
+        try:
+            lock = LockFile.of(self.path)
+        except OSError as error:
+            raise InvalidInput(f"{self.path} cannot be written ({error.strerror})") from None
         if not lock.take_soon(run.id):
             raise InvalidInput(f"run {run.name!r} in {self.path} is being written by another process")
         try:
@@ -259,70 +253,4 @@ class Ledger:
 
     def is_held(self, run: Run) -> bool:
         """Is a process at work on this run now?"""
-        lock = _LockFile.of(self.path)
-        if run.id in lock.mine:
-            return True
-        if lock.take(run.id):
-            lock.release(run.id)
-            return False
-        return True
-
-
-class _LockFile:
-    """One byte of a lock file per run. POSIX drops all of a process's locks on a file when it closes it anywhere, so
-    a process opens each lock file once and keeps it."""
-
-    open_files: dict[Path, _LockFile] = {}  # noqa: RUF012
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self.mine: set[int] = set()
-
-    @classmethod
-    def of(cls, ledger: Path) -> _LockFile:
-        path = ledger.resolve().with_name(ledger.name + "-lock")
-        if path not in cls.open_files:
-            cls.open_files[path] = cls(path)
-        return cls.open_files[path]
-
-    def take(self, run: int) -> bool:
-        if run in self.mine:
-            return False
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, run)
-        except OSError:
-            return False
-        self.mine.add(run)
-        return True
-
-    def take_soon(self, run: int) -> bool:
-        """Whoever only looks (``is_held``) has the lock for a moment: try again before giving up."""
-        for pause in (0.01, 0.05, 0.2):
-            if self.take(run):
-                return True
-            time.sleep(pause)
-        return self.take(run)
-
-    def release(self, run: int) -> None:
-        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, run)
-        self.mine.discard(run)
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn what SQLite says into a sentence."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        text = str(error)
-        if "full" in text:
-            raise InvalidInput(
-                f"the disk is full: {path} could not be written; what was recorded before is safe"
-            ) from error
-        if "not a database" in text or "malformed" in text:
-            raise InvalidInput(f"{path} is not a ledger of undrift ({text})") from error
-        if "readonly" in text or "unable to open" in text:
-            raise InvalidInput(f"{path} cannot be written ({text})") from error
-        if "locked" in text:
-            raise InvalidInput(f"{path} is locked by another program for more than a minute") from error
-        raise
+        return is_taken(self.path, run.id)
