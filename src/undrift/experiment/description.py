@@ -6,6 +6,7 @@ Everything is named: data, partition, model and method. Users' own modules and t
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -76,6 +77,7 @@ class Experiment:
             elif not isinstance(section, Mapping):
                 more = "; `algorithms` lists those of a comparison" if name == "algorithm" else ""
                 raise InvalidInput(f"{where}: [{name}] must be a table or a name, not {section!r}{more}")
+        sections["algorithm"], sections["train"] = _own_training(sections["algorithm"], sections["train"], where)
         data = _named("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
         method = made_method(sections["algorithm"], f"{where}: [algorithm]")
         usual = usual_partition(data.name, data.values())
@@ -161,7 +163,9 @@ def short(value: Any) -> str:
 
 def tag(section: Mapping[str, Any]) -> str:
     """A method's section as it is written on a command line: the inverse of ``parse_method``."""
-    return ":".join([str(section["name"]), *(f"{k}={short(v)}" for k, v in section.items() if k != "name")])
+    flat = {k: v for k, v in section.items() if k not in ("name", "train")}
+    flat |= {f"train.{k}": v for k, v in section.get("train", {}).items()}
+    return ":".join([str(section["name"]), *(f"{k}={short(v)}" for k, v in flat.items())])
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -215,21 +219,43 @@ def listed(text: str) -> list[str]:
 
 
 def parse_method(text: str) -> dict[str, Any]:
-    """``fedtrip`` or ``fedtrip:mu=0.4:first=init`` as a section; a list is written ``fedadm:budget=[10,20]``."""
+    """``fedtrip`` or ``fedtrip:mu=0.4:first=init`` as a section; a list is written ``fedadm:budget=[10,20]``.
+
+    ``slowmo:train.momentum=0`` is a training setting of this method alone.
+    """
     name, *pairs = text.strip().split(":")
     section: dict[str, Any] = {"name": name}
     found = algorithms.algorithms()
     if name not in found:
-        raise unknown("algorithm", name, found)
+        number = re.fullmatch(r"[-+.\d][-+.\de]*\]?", name)
+        more = "; a list in a setting is written in brackets, such as budget=[10,20]" if number else ""
+        raise InvalidInput(f"{unknown('algorithm', name, found)}{more}")
     settings = {s.name: s for s in found[name].settings()}
+    training = {f"train.{s.name}": s for s in Training.settings()}
     for pair in pairs:
         key, equals, value = pair.partition("=")
+        key = key.replace("-", "_")
         if not equals:
             raise InvalidInput(f"{text!r}: settings are written name:key=value")
-        if key not in settings:
-            raise unknown(f"setting of {name}", key, settings)
-        section[key] = settings[key].parse(value)
+        if key in training:
+            section.setdefault("train", {})[key.removeprefix("train.")] = training[key].parse(value)
+        elif key in settings:
+            section[key] = settings[key].parse(value)
+        else:
+            raise unknown(f"setting of {name}", key, training if key.startswith("train.") else settings)
     return section
+
+
+def _own_training(
+    method: Mapping[str, Any], shared: Mapping[str, Any], where: str
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """A method's section without its own training settings, and those on top of what all methods share."""
+    if "train" not in method:
+        return method, shared
+    own = method["train"]
+    if not isinstance(own, Mapping):
+        raise InvalidInput(f"{where}: a method's train must be a table, not {own!r}")
+    return {k: v for k, v in method.items() if k != "train"}, {**shared, **own}
 
 
 def components() -> dict[str, dict[str, tuple[Setting, ...]]]:

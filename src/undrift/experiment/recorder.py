@@ -117,11 +117,13 @@ class InLedger:
     def resumed(self, method: Method, device: str) -> Snapshot | None:
         stored = self._ledger.snapshot(self.run)
         if stored is None:
+            if self.run.rounds:
+                self._ledger.restart(self.run)  # a repair left its rounds, and not the states to go on from the last
             return None
-        at, server, buffers = stored
-        carried = Uploads.carried(self._ledger.rounds(self.run)[-1].notes)
-        state = method.records()["server"].decode(server).to(device)
-        return Snapshot(at, state, Buffers.decode(buffers).to(device), carried)
+        server = method.records()["server"].of(stored.server)
+        notes = next(row.notes for row in self._ledger.rounds(self.run) if row.round == stored.round)
+        buffers = Buffers.of(stored.buffers)
+        return Snapshot(stored.round, server.to(device), buffers.to(device), Uploads.carried(notes))
 
     def began(self, runtime: Runtime) -> None:
         self._ledger.set_status(self.run, "running", facts=_told(runtime))
