@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Dataset, Partitioner, data_root, load
 from undrift.experiment.description import Experiment, Plan, differences
 from undrift.experiment.execute import Result, execute
+from undrift.experiment.machine import changes
 from undrift.experiment.prepare import Loss, Prepared, completed, prepare, prepare_experiment
 from undrift.experiment.progress import Glance, Watcher
 from undrift.experiment.recorder import InLedger, InMemory, tracked
@@ -41,6 +43,7 @@ def run(
     name: str | None = None,
     watch: Watcher | None = None,
     resume: bool = False,
+    strict: bool = False,
     track: str | None = None,
     facts: Mapping[str, Any] | None = None,
     runtime: str = "serial",
@@ -52,7 +55,8 @@ def run(
     A factory, rather than a module, lets the seed cover the initial weights too. ``plan`` takes ``clients``,
     ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. ``uploads`` says what
     happens to uploads on their way, such as ``Uploads(clip=10)``. With ``ledger`` every round is recorded;
-    ``resume=True`` goes on with the run of that name where it stopped. ``track`` writes the rounds to
+    ``resume=True`` goes on with the run of that name where it stopped, and with ``strict=True`` only where the same
+    versions run on the same kind of processor, so that the bits are sure to be the same. ``track`` writes the rounds to
     ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without. ``facts`` are recorded beside the description.
     """
     method, dataset = _method(algorithm), _dataset(data)
@@ -85,7 +89,7 @@ def run(
     with Ledger(ledger, create=True) as book:
         if resume:
             found = book.run(title)
-            check_same(found, prepared)
+            check_same(found, prepared, strict)
             book.verify(found)
         else:
             found = book.add(title, description, prepared.facts() | dict(facts or {}))
@@ -126,6 +130,7 @@ def resume_experiment(
     rounds: int | None = None,
     track: str | None = None,
     workers: int | None = None,
+    strict: bool = False,
 ) -> Result:
     """Go on with a run where it stopped; the same bits as if it had never stopped."""
     if run.experiment.get("own"):
@@ -137,7 +142,7 @@ def resume_experiment(
     if rounds is not None:
         experiment = replace(experiment, plan=replace(experiment.plan, rounds=rounds))
     prepared = prepare_experiment(experiment, root, dataset)
-    check_same(run, prepared)
+    check_same(run, prepared, strict)
     ledger.verify(run)
     if rounds is not None:
         run = ledger.set_rounds(run, rounds)
@@ -145,8 +150,9 @@ def resume_experiment(
     return execute(prepared, recorder, watch=watch, within=within, workers=workers)
 
 
-def check_same(run: Run, prepared: Prepared) -> None:
-    """Refuse to resume a run on other data, another partition or another model."""
+def check_same(run: Run, prepared: Prepared, strict: bool = False) -> None:
+    """Refuse to resume a run on other data, another partition or another model; and, where it is ``strict``, with other
+    versions or on another kind of processor, which is only said otherwise."""
     facts = prepared.facts()
     usual: dict[str, Settings] = {"training": Training(), "uploads": Uploads()}  # for settings that came later
     then = run.facts | {key: kind.values() | run.facts.get(key, {}) for key, kind in usual.items()}
@@ -164,6 +170,11 @@ def check_same(run: Run, prepared: Prepared) -> None:
                 f"run {run.name!r} cannot go on: {what} differ from what it began with "
                 f"({then.get(key)} then, {facts[key]} now)"
             )
+    other = changes(run.facts.get("versions", {}), facts["versions"])
+    if other and strict:
+        raise InvalidInput(f"run {run.name!r} cannot go on with the same bits: {'; '.join(other)}")
+    if other:
+        warnings.warn(f"run {run.name!r} goes on, but its bits may differ: {'; '.join(other)}", stacklevel=2)
 
 
 def check_described(run: Run, experiment: Experiment) -> None:
