@@ -84,7 +84,7 @@ class Door:
     def _put_together(self, client: int, tensors: Mapping[str, Tensor], header: Any) -> Reply:
         if not isinstance(header, dict) or header.keys() - self._beside != set(HEADER):
             raise _Bad(f"its header does not say {', '.join(HEADER)}, and nothing else")
-        if header["client"] != client or isinstance(header["client"], bool):
+        if type(header["client"]) is not int or header["client"] != client:
             raise _Bad("it speaks in another client's name")
         for name in sorted(tensors.keys() ^ self._names):
             raise _Bad(f"{name[:40]!r} is {'missing' if name in self._names else 'not a part of it'}")
