@@ -39,7 +39,7 @@ LARGE = [1e-45, 1e-30, 1e3, 1e6, 1e9, 1e12, 1e18, 1e25, 1e30, 3e38]
 
 def message(tensors: Tensors, header: Any) -> bytes:
     """What an honest sender would make of these, were they allowed."""
-    return save({name: t.contiguous() for name, t in tensors.items()}, metadata={"undrift": json.dumps(header)})
+    return save({name: t.contiguous().clone() for name, t in tensors.items()}, metadata={"undrift": json.dumps(header)})
 
 
 def mutated(draw: Draw, tensors: Tensors, header: dict[str, Any], data: bytes) -> bytes:
@@ -118,7 +118,8 @@ BYTES: list[Callable[[Draw, bytes], bytes]] = [_flip, _flip, _cut, _longer, _spl
 
 def _typed(draw: Draw, tensors: Tensors) -> None:
     name = _pick(draw, list(tensors))
-    tensors[name] = tensors[name].to(_pick(draw, TYPES))
+    value = tensors[name].real if tensors[name].is_complex() else tensors[name]
+    tensors[name] = value.to(_pick(draw, TYPES))
 
 
 def _shaped(draw: Draw, tensors: Tensors) -> None:

@@ -201,9 +201,11 @@ def _buffers(buffers: Any, expected: Expected) -> Iterator[str]:
     if buffers is None:
         yield "its batch-norm statistics are missing"
     yield from _like("batch-norm statistics", buffers, like)
-    least, most = (int(value.min()) if value.numel() else 0 for value in (buffers.counts, -buffers.counts))
-    if least < 0 or -most > MOST:
+    counts, spans = buffers.counts, expected.population.layout.variances
+    if counts.numel() and not 0 <= int(counts.min()) <= int(counts.max()) <= MOST:
         yield "the counts of its batch-norm statistics are not plausible"
+    if any(float(buffers.floats[begin:end].min()) < 0 for begin, end in spans if begin < end):
+        yield "a variance in its batch-norm statistics is negative"
 
 
 def _like(what: str, record: Any, like: Record) -> Iterator[str]:
