@@ -74,7 +74,7 @@ class Elsewhere(Runtime):
         }
 
     def replies(self, task: Task) -> Iterator[Reply | Rejected]:
-        door = Door(task, self.fresh(task.method), travels=True)
+        door = Door(self.expecting(task))
         for place, client in enumerate(task.cohort.ids.tolist()):
             request = Request(
                 task.kind,

@@ -15,7 +15,7 @@ from undrift.core.federation import Federation, Holding
 from undrift.core.loop import Loop
 from undrift.core.packing import pack
 from undrift.core.reduce import Reply
-from undrift.core.runtime import Task
+from undrift.core.runtime import Task, expecting
 from undrift.core.states import Kept, Memory
 from undrift.core.training import Training
 from undrift.core.wire import Request, StateLost, answer, encode_reply
@@ -54,7 +54,7 @@ def test_bytes_carry_batch_norm_statistics(name: str) -> None:
     assert again.encode() == request.encode()
     states = Memory()
     sent = encode_reply(method, answer(again, method, site, states, fed.fresh(method)))
-    reply = Door(task, fed.fresh(method)).admit(1, sent)
+    reply = Door(expecting(task, fed.fresh(method), travels=False)).admit(1, sent)
     assert isinstance(reply, Reply), reply
     assert reply.up.encode() == expected.up.encode()
     assert reply.state is None, "what a client keeps does not travel"

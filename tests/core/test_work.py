@@ -94,6 +94,7 @@ class Sites(Runtime):
     """One site per client, each with its own rows and states; only bytes pass."""
 
     name = "sites"
+    elsewhere = True
 
     def __init__(self, here: Federation) -> None:
         super().__init__(here)
@@ -109,7 +110,7 @@ class Sites(Runtime):
             sent = Request(task.kind, client, task.cohort.round, task.down.row(place), self.states.accepted(client))
             request = Request.decode(task.method, sent.encode())
             reply: Reply = answer(request, task.method, trainer, states, self.federation.fresh(task.method))
-            yield Door(task, self.fresh(task.method)).admit(client, encode_reply(task.method, reply))
+            yield Door(self.expecting(task)).admit(client, encode_reply(task.method, reply))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedrep", "fedproto"])

@@ -9,27 +9,22 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import Tensor
 
-from undrift.core.check import Rejected, objection
+from undrift.core.check import Expected, Rejected, objection
 from undrift.core.client import bytes_up
 from undrift.core.cost import Spent
 from undrift.core.packing import unpack
-from undrift.core.records import Record
 from undrift.core.reduce import Reply
-from undrift.core.runtime import Task, expecting
-from undrift.core.states import Kept
 from undrift.core.vector import Buffers
 from undrift.core.wire import HEADER, SPENT
 
 DEPTH = 6  # brackets within brackets in a header; an honest one has 4
 SPACE = 1 << 14  # bytes of a header beside those of its tensors and classes
 PER_TENSOR = 1 << 8  # and those
-SLACK = 1.0  # seconds that clocks may be apart
 
 
 class _Bad(Exception):
@@ -37,25 +32,16 @@ class _Bad(Exception):
 
 
 class Door:
-    """The door for one exchange. It opens when the exchange begins."""
+    """The door for one exchange."""
 
-    def __init__(
-        self, task: Task, fresh: Kept, *, travels: bool = False, patience: float = 0.0, beside: Collection[str] = ()
-    ) -> None:
-        """``fresh``: what clients keep at their start. ``travels``: does what they keep come along, or stay there?
-
-        ``patience``: seconds that a client may claim to have worked even though it answered sooner, as one does that
-        sends an answer again. ``beside``: what else the header says, which is for others to look at.
-        """
-        self._task, self._method = task, task.method
-        self._expected = expecting(task, fresh, travels)
-        self._state: Record | None = fresh.state if travels and task.kind == "update" else None
-        self._patience, self._opened, self._beside = patience, time.perf_counter(), set(beside)
-        self._names = {f"up.{spec.name}" for spec in self._expected.kind.schema()}
-        self._names |= {f"state.{spec.name}" for spec in self._state.schema()} if self._state is not None else set()
-        self._names |= {"buffers.floats", "buffers.counts"} if self._expected.buffers else set()
-        layout = task.cohort.population.layout
-        self.longest_header = SPACE + PER_TENSOR * len(self._names) + layout.classes
+    def __init__(self, expected: Expected, beside: Collection[str] = ()) -> None:
+        """``beside``: what else the headers say, which is for others to look at."""
+        self._expected, self._beside = expected, set(beside)
+        fresh = expected.fresh if expected.travels and expected.keeps else None
+        self._state = None if fresh is None else fresh.state
+        parts = {"up": expected.kind, "state": self._state, "buffers": expected.buffers or None}
+        self._names = {f"{part}.{spec.name}" for part, record in parts.items() if record for spec in record.schema()}
+        self.longest_header = SPACE + PER_TENSOR * len(self._names) + expected.population.layout.classes
         self.longest = 8 + self.longest_header + self._room()
 
     def admit(self, client: int, data: bytes) -> Reply | Rejected:
@@ -70,17 +56,16 @@ class Door:
         """The same for a message that has been taken apart already, as it is where memory is shared."""
         try:
             reply = self._put_together(client, tensors, header)
-            reason = objection(reply, self._expected) or self._late(reply)
-            if reason:
+            if reason := objection(reply, self._expected):
                 return Rejected(client, reason)
-            reply.spent.bytes_up = bytes_up(self._method, reply.up, reply.buffers)
+            reply.spent.bytes_up = bytes_up(reply.up, reply.buffers if self._expected.shared else None)
             return reply
         except Exception as error:
             return Rejected(client, _reason(error))
 
     def _room(self) -> int:
         """The bytes that the tensors of an honest reply may take."""
-        expected, d = self._expected, self._task.cohort.population.layout.size
+        expected, d = self._expected, self._expected.population.layout.size
         shapes = [expected.shape(spec) for spec in expected.kind.schema()]
         numbers = sum(64 * (d + 1024) if shape is None else math.prod(shape) for shape in shapes)
         along = [record for record in (self._state, expected.buffers) if record is not None]
@@ -99,7 +84,7 @@ class Door:
     def _put_together(self, client: int, tensors: Mapping[str, Tensor], header: Any) -> Reply:
         if not isinstance(header, dict) or header.keys() - self._beside != set(HEADER):
             raise _Bad(f"its header does not say {', '.join(HEADER)}, and nothing else")
-        if header["client"] != client or isinstance(header["client"], bool):
+        if type(header["client"]) is not int or header["client"] != client:
             raise _Bad("it speaks in another client's name")
         for name in sorted(tensors.keys() ^ self._names):
             raise _Bad(f"{name[:40]!r} is {'missing' if name in self._names else 'not a part of it'}")
@@ -111,7 +96,7 @@ class Door:
             client=client,
             round=header["round"],
             up=self._expected.kind(**self._whole(_part(tensors, "up"), header["up"])),
-            state=state,  # type: ignore[arg-type]
+            state=state,
             samples=header["samples"],
             steps=header["steps"],
             spent=Spent(**spent),
@@ -121,7 +106,7 @@ class Door:
 
     def _whole(self, sent: dict[str, Tensor], left_out: Any) -> dict[str, Tensor]:
         """The upload with the rows of classes that were left out, once it is certain that they take little memory."""
-        kind, classes = self._expected.kind, self._task.cohort.population.layout.classes
+        kind, classes = self._expected.kind, self._expected.population.layout.classes
         if left_out == {}:
             return sent
         held = left_out["held"] if isinstance(left_out, dict) and left_out.keys() == {"held"} else None
@@ -133,13 +118,6 @@ class Door:
                 if tuple(sent[spec.name].shape) != shape:
                     raise _Bad(f"{spec.name} has shape {tuple(sent[spec.name].shape)}, not {shape}")
         return kind.received(sent, left_out)
-
-    def _late(self, reply: Reply) -> str | None:
-        """Has a client worked for longer than there was time?"""
-        there = max(time.perf_counter() - self._opened, self._patience)
-        if reply.spent.seconds > 1.01 * there + SLACK:
-            return f"it claims {reply.spent.seconds:.3g} seconds of work, and was asked {there:.3g} seconds ago"
-        return None
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ that a client may send makes it raise.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ REACH = 1e9  # how far beyond what it was sent a client's vectors may plausibly 
 PLAUSIBLE = 1e18  # no other number is larger: its square is still finite in single precision
 REPEATS = 10**6  # passes over all of its samples that a client may take in a local step
 MOST = 2**48  # no counter is larger: the sum of a cohort's fits into 64 bits
+SLACK = 1.0  # seconds that clocks may be apart
 NOTES, NAME = 32, 40  # notes of a client, and letters of the name of one
 
 _NUMBERS = {int: torch.int64, float: torch.float64, bool: torch.bool}
@@ -48,10 +50,25 @@ class Expected:
     round: int
     population: Population
     down: Message
+    began: float = 0.0  # when the round did, on ``time.perf_counter``
     fresh: Kept | None = None  # what a client keeps at its start: the types and shapes of what it will keep
-    buffers: Buffers | None = None  # the statistics that were sent, of which every client sends its own back
-    updates: bool = True  # False: a survey or an evaluation, after which nothing is kept
-    measures: bool = False  # True: an evaluation, whose figures may have any size
+    travels: bool = True  # False: what clients keep stays where they are
+    buffers: Buffers | None = None  # the statistics that come back with a reply have these types and shapes
+    shared: bool = True  # are they the cohort's? They count as traffic then
+    work: str = "update"
+    patience: float = (
+        0.0  # seconds of work that may be claimed however young the exchange is, as of an answer sent again
+    )
+
+    @property
+    def keeps(self) -> bool:
+        """Do clients keep something afterwards?"""
+        return self.work == "update"
+
+    @property
+    def seconds(self) -> float:
+        """How long a client can have worked by now."""
+        return 1.01 * max(time.perf_counter() - self.began, self.patience) + SLACK
 
     def shape(self, spec: Field) -> tuple[int, ...] | None:
         """The shape of a field of the upload; None: neither its type nor a namesake says it."""
@@ -74,8 +91,8 @@ class Expected:
 
     def limit(self, spec: Field) -> float:
         """The largest number that is plausible in a field of the upload."""
-        if self.measures:
-            return float(np.finfo(np.float64).max)
+        if self.work == "evaluate":
+            return float(np.finfo(np.float64).max)  # figures may have any size
         return PLAUSIBLE if spec.axes is not None and not set(spec.axes) & {"d", "body", "head"} else self.bound
 
     @cached_property
@@ -114,7 +131,7 @@ def _objections(reply: Reply, expected: Expected) -> Iterator[str]:
     task = range(MOST) if steps is None else (int(steps[reply.client]),)
     if not _whole(reply.steps) or reply.steps not in task:
         yield f"it claims {_said(reply.steps)} local steps, and {task[-1]} were to be taken"
-    yield from _spent(reply.spent, min(samples * (reply.steps + 1) * REPEATS, MOST))
+    yield from _spent(reply.spent, min(samples * (reply.steps + 1) * REPEATS, MOST), expected.seconds)
     yield from _notes(reply.notes)
     yield from _upload(reply.up, expected)
     yield from _derived(reply.up)
@@ -124,7 +141,7 @@ def _objections(reply: Reply, expected: Expected) -> Iterator[str]:
     yield from _buffers(reply.buffers, expected)
 
 
-def _spent(spent: Any, most: int) -> Iterator[str]:
+def _spent(spent: Any, most: int, seconds: float) -> Iterator[str]:
     if type(spent) is not Spent:
         yield f"what it spent is a {type(spent).__name__}"
     for name in ("gradients", "forwards", "head_gradients"):
@@ -135,8 +152,8 @@ def _spent(spent: Any, most: int) -> Iterator[str]:
         value = getattr(spent, name)
         if not _whole(value) or not 0 <= value <= MOST:
             yield f"it claims {_said(value)} {name}"
-    if not _number(spent.seconds) or not 0 <= spent.seconds <= PLAUSIBLE:
-        yield f"it claims {_said(spent.seconds)} seconds"
+    if not _number(spent.seconds) or not 0 <= spent.seconds <= seconds:
+        yield f"it claims {_said(spent.seconds)} seconds of work, and there were at most {seconds:.3g}"
 
 
 def _notes(notes: Any) -> Iterator[str]:
@@ -169,7 +186,7 @@ def _derived(up: Upload) -> Iterator[str]:
 def _state(state: Any, expected: Expected) -> Iterator[str]:
     if state is None:
         return  # it is elsewhere, or there is none
-    if not expected.updates:
+    if not expected.keeps:
         yield "it comes with a state, and nothing was to be kept"
     if expected.fresh is not None:
         yield from _like("state", state, expected.fresh.state)
@@ -184,9 +201,11 @@ def _buffers(buffers: Any, expected: Expected) -> Iterator[str]:
     if buffers is None:
         yield "its batch-norm statistics are missing"
     yield from _like("batch-norm statistics", buffers, like)
-    least, most = (int(value.min()) if value.numel() else 0 for value in (buffers.counts, -buffers.counts))
-    if least < 0 or -most > MOST:
+    counts, spans = buffers.counts, expected.population.layout.variances
+    if counts.numel() and not 0 <= int(counts.min()) <= int(counts.max()) <= MOST:
         yield "the counts of its batch-norm statistics are not plausible"
+    if any(float(buffers.floats[begin:end].min()) < 0 for begin, end in spans if begin < end):
+        yield "a variance in its batch-norm statistics is negative"
 
 
 def _like(what: str, record: Any, like: Record) -> Iterator[str]:

@@ -37,5 +37,11 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
 @functools.lru_cache(maxsize=1024)
 def packed_size(parts: tuple[tuple[str, str, tuple[int, ...]], ...], classes: int) -> int:
     """The length of what ``pack`` makes of tensors of these names, types and shapes, without any."""
-    tensors = {name: torch.empty(shape, dtype=getattr(torch, dtype[6:])) for name, dtype, shape in parts}
+    tensors = {name: _empty(getattr(torch, dtype[6:]), shape) for name, dtype, shape in parts}
     return len(pack(tensors, {"held": "0" * classes} if classes else None))
+
+
+def _empty(kind: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """A tensor of this size; types that cannot travel, and are refused elsewhere, as plain bytes."""
+    travels = not kind.is_complex and kind != torch.bfloat16 and not (kind.is_floating_point and kind.itemsize == 1)
+    return torch.empty(shape, dtype=kind) if travels else torch.empty((*shape, kind.itemsize), dtype=torch.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -85,7 +86,10 @@ def reach(values: Tensor) -> float:
     """The largest magnitude among some numbers, in one pass; NaN or infinite where they are not all finite."""
     if not values.numel():
         return 0.0
-    low, high = (float(value) for value in torch.aminmax(values.detach()))
+    try:
+        low, high = (float(value) for value in torch.aminmax(values.detach()))
+    except RuntimeError:  # of a type that nothing can be done with
+        return math.nan
     return max(-low, high)
 
 

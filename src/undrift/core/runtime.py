@@ -76,6 +76,7 @@ class Runtime(ABC):
     notice: Callable[[int], None] | None = None  # told how many clients have answered, as they do
     states: States  # what the clients keep
     elsewhere = False  # do they keep it themselves? Then only the round that was accepted last is kept here
+    patience = 0.0  # seconds of work that a client may claim however young the exchange is
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
@@ -93,6 +94,10 @@ class Runtime(ABC):
             self._fresh = (method, self.federation.fresh(method))
         return self._fresh[1]
 
+    def expecting(self, task: Task) -> Expected:
+        """What is known of the replies to a task before they arrive."""
+        return expecting(task, self.fresh(task.method), not self.elsewhere, self.patience)
+
     @abstractmethod
     def replies(self, task: Task) -> Iterable[Answer]:
         """The replies of the clients that answered, in any order."""
@@ -101,7 +106,7 @@ class Runtime(ABC):
         """Send, wait, check, reduce."""
         began = time.perf_counter()
         with one_thread():
-            done = settle(task, self._noticed(task), self.states, self.fresh(task.method))
+            done = settle(task, self._noticed(task), self.states, self.expecting(task))
         return replace(done, cohort=replace(done.cohort, elapsed=time.perf_counter() - began))
 
     def _noticed(self, task: Task) -> Iterable[Answer]:
@@ -132,14 +137,13 @@ def counted(replies: Iterable[Answer], notice: Callable[[int], None]) -> Iterato
         notice(clients)
 
 
-def settle(task: Task, replies: Iterable[Answer], states: States, fresh: Kept | None = None) -> Exchanged:
+def settle(task: Task, replies: Iterable[Answer], states: States, expected: Expected | None = None) -> Exchanged:
     """Check every reply, drop the bad ones by name, and reduce the others in cohort order, as soon as it allows.
 
-    What clients will keep is held in ``states``; it is for the loop to say that the round counted. ``fresh``: what
-    clients keep at their start, which says of what type and shape it always is.
+    What clients will keep is held in ``states``; it is for the loop to say that the round counted.
     """
     places = {int(client): place for place, client in enumerate(task.cohort.ids)}
-    expected = expecting(task, fresh)
+    expected = expected or expecting(task)
     tally = Tally(task, expected.kind, states)
     good: set[int] = set()
     rejected: dict[int, str] = {}
@@ -176,19 +180,21 @@ def settle(task: Task, replies: Iterable[Answer], states: States, fresh: Kept | 
     return tally.exchanged(rejected)
 
 
-def expecting(task: Task, fresh: Kept | None, travels: bool = True) -> Expected:
-    """What is known of the replies to a task. ``travels`` False: what clients keep stays where they are."""
-    updates, own = task.kind == "update", not task.method.shares_buffers
-    mine = None if fresh is None or not travels else fresh.buffers
+def expecting(task: Task, fresh: Kept | None = None, travels: bool = True, patience: float = 0.0) -> Expected:
+    """What is known of the replies to a task before they arrive: see ``Expected``."""
+    shared, own = task.method.shares_buffers, None if fresh is None or not travels else fresh.buffers
     return Expected(
         kind=up_kind(task.method, task.kind),
         round=task.cohort.round,
         population=task.cohort.population,
         down=task.down,
+        began=task.cohort.began,
         fresh=fresh,
-        buffers=(mine if own else task.buffers) if updates else None,
-        updates=updates,
-        measures=task.kind == "evaluate",
+        travels=travels,
+        buffers=(task.buffers if shared else own) if task.kind == "update" else None,
+        shared=shared,
+        work=task.kind,
+        patience=patience,
     )
 
 

@@ -174,6 +174,7 @@ class Remote(Runtime):
     ) -> None:
         super().__init__(federation)  # type: ignore[arg-type]  # whoever holds no rows needs none of what it has more
         self.pipe, self.roster, self.run, self.rules = pipe, roster, run, rules
+        self.patience = rules.deadline  # a site may send again what it worked out before
         self.experiment, self.settled = dict(experiment), dict(settled)
         self.terms = protocol.terms(method, federation)
         self.standing = {name: Standing() for name in roster.names}
@@ -232,7 +233,7 @@ class Remote(Runtime):
         return done
 
     def replies(self, task: Task) -> Iterator[Reply | Rejected]:
-        door = Door(task, self.fresh(task.method), patience=self.rules.deadline, beside=protocol.BESIDE)
+        door = Door(self.expecting(task), beside=protocol.BESIDE)
         asked = {self.roster.names[int(client)]: place for place, client in enumerate(task.cohort.ids)}
         quorum = min(self.rules.quorum or len(asked), len(asked))
         enough = max(quorum, min(self.rules.enough or len(asked), len(asked)))

@@ -121,7 +121,7 @@ class Processes(Runtime):
             name=lambda place: f"client {cohort.population.name(clients[place])}, round {cohort.round}",
             seconds=self._pace * float(samples.mean()) or 1.0,
         )
-        door = Door(task, self.fresh(method), travels=True)
+        door = Door(self.expecting(task))
         for place, tensors, header in self._run(job, items):
             reply = door.admit_parts(clients[place], tensors, header)
             if isinstance(reply, Reply):

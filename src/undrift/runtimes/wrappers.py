@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from undrift.core import rng
-from undrift.core.algorithm import Method
-from undrift.core.check import Rejected
+from undrift.core.check import Expected, Rejected
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.reduce import Block, Reply
 from undrift.core.runtime import Mapped, Runtime, Task
-from undrift.core.states import Kept, States
+from undrift.core.states import States
 
 
 class Wrapper(Runtime):
@@ -45,8 +44,8 @@ class Wrapper(Runtime):
     def states(self, states: States) -> None:
         self.runtime.states = states
 
-    def fresh(self, method: Method) -> Kept:
-        return self.runtime.fresh(method)
+    def expecting(self, task: Task) -> Expected:
+        return self.runtime.expecting(task)
 
     def change(self, reply: Reply, task: Task) -> Reply | None:
         """What becomes of the upload of a client that was hit; None: it is lost."""
