@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, float64, isfinite, where, zeros, zeros_like
 
-from undrift.algorithms.parts.budget import EVALUATION, Budgeted, Estimates, Last, Plan, Report, objective
+from undrift.algorithms.parts.budget import EVALUATION, Budgeted, Estimates, Last, Outlook, Report, objective
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
@@ -15,7 +15,7 @@ from undrift.core.settings import nonnegative
 from undrift.core.vector import Layout
 
 
-class Server(Plan):  # the plan: τ, what the next round is, resources used so far
+class Server(Outlook):  # the plan: τ, what the next round is, resources used so far
     x: Vector  # w: the latest aggregate, where clients start
     best: Vector  # w_k,global: the best model so far, which is returned
     mu_first: float  # mean proximal weight of the first round; -1 before it

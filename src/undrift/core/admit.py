@@ -16,9 +16,9 @@ from torch import Tensor
 
 from undrift.core.check import Expected, Rejected, objection
 from undrift.core.client import bytes_up
-from undrift.core.cost import Spent
 from undrift.core.packing import unpack
 from undrift.core.reduce import Reply
+from undrift.core.spent import Spent
 from undrift.core.vector import Buffers
 from undrift.core.wire import HEADER, SPENT
 

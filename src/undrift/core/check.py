@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from undrift.core.cohort import Population
-from undrift.core.cost import Spent
 from undrift.core.records import Field, Message, Record, Upload
 from undrift.core.reduce import Block, Reply, reach
+from undrift.core.spent import Spent
 from undrift.core.states import Kept
 from undrift.core.vector import Buffers
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from undrift.core.algorithm import Algorithm, Method
 from undrift.core.client import Candidate, one_thread
 from undrift.core.cohort import Cohort
-from undrift.core.cost import Spent
 from undrift.core.eager import Trainer
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import PUBLIC, SCORING, Federation, Registered
 from undrift.core.runtime import Exchanged, Runtime, Task
+from undrift.core.spent import Spent
 from undrift.core.stages import Carried, Uploads
 from undrift.core.vector import Buffers
 

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from undrift.core.cost import Spent
 from undrift.core.records import State, Upload
+from undrift.core.spent import Spent
 from undrift.core.vector import Buffers, double
 
 
@@ -93,7 +93,7 @@ def reach(values: Tensor) -> float:
     return max(-low, high)
 
 
-class Sum:
+class Total:
     """Scaled tensors that are added one after the other, in double precision."""
 
     def __init__(self, like: Tensor) -> None:
@@ -130,7 +130,7 @@ class Reduction:
     def __init__(self, kind: type[Upload]) -> None:
         self._kind = kind
         self._first = self._weight = 0.0
-        self._sums: dict[str, Sum] = {}
+        self._sums: dict[str, Total] = {}
         self._rows: dict[str, list[Tensor]] = {}
 
     def add(self, up: Upload, weight: float) -> None:
@@ -143,7 +143,7 @@ class Reduction:
                 self._rows.setdefault(spec.name, []).append(value)
             else:
                 if spec.name not in self._sums:
-                    self._sums[spec.name] = Sum(value)
+                    self._sums[spec.name] = Total(value)
                 self._sums[spec.name].add(value, factor if spec.travel == "mean" else 1.0)
 
     def add_rows(self, ups: Upload, weights: Sequence[float]) -> None:
@@ -157,7 +157,7 @@ class Reduction:
                 self._rows.setdefault(spec.name, []).extend(rows.unbind())
             else:
                 if spec.name not in self._sums:
-                    self._sums[spec.name] = Sum(rows[0])
+                    self._sums[spec.name] = Total(rows[0])
                 scale = factors if spec.travel == "mean" else torch.ones_like(factors)
                 self._sums[spec.name].add(torch.tensordot(scale.to(rows), rows, 1), 1.0)
 
@@ -173,7 +173,7 @@ REDUCERS: dict[str, type[Reducer]] = {"mean": Reduction}
 
 def weighted_mean(rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """The same mean, of rows that are all there."""
-    total, factors = Sum(rows[0]), [weight / weights[0] for weight in weights]
+    total, factors = Total(rows[0]), [weight / weights[0] for weight in weights]
     for row, factor in zip(rows, factors, strict=True):
         total.add(row, factor)
     return total.over(sum(factors))

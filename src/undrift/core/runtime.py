@@ -21,11 +21,11 @@ from undrift.core.algorithm import Method
 from undrift.core.check import Expected, Rejected, objection, sound
 from undrift.core.client import Work, one_thread, up_kind
 from undrift.core.cohort import Cohort
-from undrift.core.cost import Spent
 from undrift.core.drift import Drift
 from undrift.core.federation import Federation
 from undrift.core.records import Message, Upload
 from undrift.core.reduce import REDUCERS, Block, Reply, reduce_buffers
+from undrift.core.spent import Spent
 from undrift.core.stages import Carried, Guard, Stage, Uploads
 from undrift.core.states import Kept, Memory, States, elsewhere
 from undrift.core.vector import Buffers

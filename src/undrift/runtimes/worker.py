@@ -27,7 +27,7 @@ from undrift.core.vector import Buffers
 from undrift.core.wire import take_apart
 from undrift.runtimes.memory import Segment, keep_freed_memory, room, signature_of
 
-Result = tuple[int, dict[str, Tensor], dict[str, Any]]  # number of the item, tensors, header
+Delivery = tuple[int, dict[str, Tensor], dict[str, Any]]  # number of the item, tensors, header
 
 
 def main(conn: Any, number: int) -> None:
@@ -98,7 +98,7 @@ class Worker:
     def on_clients(self, items: list[tuple[int, int, int, int]]) -> None:
         """Work for some clients: each as place in the cohort, client, and where what it keeps lies."""
         header = self.exchange
-        done: list[Result] = []
+        done: list[Delivery] = []
         for place, client, offset, signature in items:
             self.board[self.number] = place
             kept = Kept.of(self.kind, self.segments["inbox"].read(offset, header["signatures"][signature]))
@@ -118,7 +118,7 @@ class Worker:
         tensors: dict[str, Tensor] = {}
         for name, offset, signature in shared:
             tensors |= self.segments[name].read(offset, signature)
-        done: list[Result] = []
+        done: list[Delivery] = []
         for place, item in items:
             self.board[self.number] = place
             try:
@@ -129,7 +129,7 @@ class Worker:
                 return
         self.send(done)
 
-    def send(self, done: list[Result]) -> None:
+    def send(self, done: list[Delivery]) -> None:
         """Put tensors into the outbox whose turn it is, and say where they are."""
         signatures = [signature_of(tensors) for _, tensors, _ in done]
         needed = sum(map(room, signatures))
