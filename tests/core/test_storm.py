@@ -102,9 +102,8 @@ def after(scene: Scene, task: Task, replies: list[Reply]) -> tuple[Exchanged, An
 
 def settled(scene: Scene, task: Task, replies: list[Reply]) -> Exchanged:
     fresh = [replace(reply, spent=replace(reply.spent)) for reply in replies]
-    return settle(
-        replace(task, cohort=replace(task.cohort, notes={})), fresh, Memory(), scene.loop.runtime.expecting(task)
-    )
+    again = replace(task, cohort=scene.loop._cohort(task.cohort.round, task.cohort.ids))  # a server may train, too
+    return settle(again, fresh, Memory(), scene.loop.runtime.expecting(task))
 
 
 def assault(name: str, number: int, seed: int) -> Counter[str]:
