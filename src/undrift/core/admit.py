@@ -8,7 +8,6 @@ message, the answer is a rejection with a reason: no exception leaves the door.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from undrift.core.check import Expected, Rejected, objection
 from undrift.core.client import bytes_up
-from undrift.core.packing import unpack
+from undrift.core.packing import nesting, unpack
 from undrift.core.reduce import Reply
 from undrift.core.spent import Spent
 from undrift.core.vector import Buffers
@@ -77,7 +76,7 @@ class Door:
         length = int.from_bytes(data[:8], "little")
         if length > self.longest_header:
             raise _Bad(f"its header has {length:,} bytes, and {self.longest_header:,} are the most that are plausible")
-        if _depth(data[8 : 8 + length]) > DEPTH:
+        if nesting(data[8 : 8 + length]) > DEPTH:
             raise _Bad("its header is nested too deeply")
         return unpack(data)
 
@@ -122,15 +121,6 @@ class Door:
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix + "."): value for name, value in tensors.items() if name.startswith(prefix + ".")}
-
-
-def _depth(text: bytes) -> int:
-    """How deeply brackets are nested, at most: those in strings count too."""
-    depth = most = 0
-    for bracket in re.findall(rb"[\[{\]}]", text):
-        depth += 1 if bracket in b"[{" else -1
-        most = max(most, depth)
-    return most
 
 
 def _reason(error: Exception) -> str:

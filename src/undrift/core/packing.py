@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,15 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not isinstance(header, dict):
         raise ValueError("not a valid message: its header has no names")
     return tensors, header
+
+
+def nesting(text: bytes) -> int:
+    """How deeply brackets are nested in a text, at most, before it is read; those in strings count too."""
+    depth = most = 0
+    for bracket in re.findall(rb"[\[{\]}]", text):
+        depth += 1 if bracket in b"[{" else -1
+        most = max(most, depth)
+    return most
 
 
 @functools.lru_cache(maxsize=1024)

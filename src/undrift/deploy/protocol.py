@@ -28,7 +28,7 @@ import torch
 from undrift.core.algorithm import Method
 from undrift.core.client import Work, down_kind
 from undrift.core.federation import Model
-from undrift.core.packing import pack
+from undrift.core.packing import nesting, pack
 from undrift.core.records import Field, Message
 from undrift.core.reduce import Reply
 from undrift.core.vector import Buffers, Layout
@@ -157,6 +157,8 @@ def _json(text: bytes) -> dict[str, Any]:
     def refused(word: str) -> Any:
         raise ValueError(f"{word} is no number of JSON")
 
+    if nesting(text) > 2 * DEPTH:  # brackets in texts count too; what is deeper than that is not even read
+        raise _bad("its header is too deep")
     try:
         found = json.loads(text, parse_constant=refused)
     except (ValueError, RecursionError):
