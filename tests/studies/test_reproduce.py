@@ -148,7 +148,10 @@ def test_a_verdict_needs_seeds_rounds_and_something_comparable() -> None:
     assert cell(one_cell(math.inf), "FedTrip", column, trials(never, never)).verdict == "agrees"
     assert cell(one_cell(2.0), "FedTrip", column, trials(never, never)).verdict == "differs"
     assert math.isnan(cell(one_cell(2.0), "FedTrip", column, trials(never, never)).half)
-    assert cell(one_cell(2.0, incomparable="why"), "FedTrip", column, trials(reached)).verdict == "not comparable"
+    assert (
+        cell(one_cell(2.0, incomparable={"FedTrip": "why"}), "FedTrip", column, trials(reached)).verdict
+        == "not comparable"
+    )
     marked = replace(one_cell(2.0), contradicted=frozenset({("FedTrip", "mlp-mnist")}))
     assert cell(marked, "FedTrip", column, trials(reached, reached)).verdict == "table contradicts itself"
 

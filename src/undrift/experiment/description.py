@@ -30,6 +30,7 @@ class Plan(Settings):
     rounds: Annotated[int, "number of rounds", at_least(1)] = 50
     seed: Annotated[int, "the one source of randomness", at_least(0)] = 1
     eval_every: Annotated[int, "evaluate every so many rounds (and after the last)", at_least(1)] = 1
+    eval_training: Annotated[bool, "evaluate the global model on all clients' training data too"] = False
     target: Annotated[
         float | None, "target accuracy for the cost-to-target figures", between(0, 1, "a share: 0.9 for 90 %")
     ] = None
@@ -189,7 +190,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 # What may differ between two descriptions of one experiment: how long it goes on and where, not what it computes.
-ASIDE = frozenset({"name", "rounds", "target", "runtime", "workers"})
+ASIDE = frozenset({"name", "rounds", "target", "runtime", "workers", "eval_training"})
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
