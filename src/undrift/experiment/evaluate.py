@@ -26,7 +26,7 @@ from undrift.core.cost import Spent
 from undrift.core.eager import JUDGED, as_rows, scored
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, Registered, Rows
-from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, TRAINING, Figure
+from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, TRAINING, Figure, worst_tenth
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.vector import Buffers, Replica
@@ -139,9 +139,8 @@ class Evaluator:
         if not scores:
             return
         values = np.sort(list(scores.values()))
-        worst = values[: max(1, len(values) // 10)]
         found.metrics.append((Figure(model, OWN_MEAN, "accuracy"), float(values.mean())))
-        found.metrics.append((Figure(model, OWN_WORST, "accuracy"), float(worst.mean())))
+        found.metrics.append((Figure(model, OWN_WORST, "accuracy"), worst_tenth(values)))
         found.clients[model] = scores
 
 
