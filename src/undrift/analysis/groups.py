@@ -53,6 +53,7 @@ _IGNORED = {
     "target",
     "eval_every",
     "eval_training",
+    "limit",
     "rounds",
     "own",
     "public",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -103,7 +104,7 @@ class Table:
         """
         given = self.experiment(method, column, seed=0)
         digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:8]
-        return f"{self.paper}-{method.replace(' ', '')}-{digest}"
+        return f"{self.paper}-{re.sub(r'[^A-Za-z0-9.]', '', method)}-{digest}"
 
 
 @dataclass(frozen=True)
