@@ -86,7 +86,13 @@ def execute(
             if runtime is None:
                 # A resumed run takes over the runtime that was chosen for it, and with it the bits.
                 chosen = recorder.run.facts.get("runtime", plan.runtime)
-                made = create_runtime(chosen, prepared.federation, workers or plan.workers)
+                made = create_runtime(
+                    chosen,
+                    prepared.federation,
+                    workers or plan.workers,
+                    ray_address=plan.ray_address,
+                    ray_gpus=plan.ray_gpus,
+                )
                 runtime = stack.enter_context(made)
             recorder.began(runtime)
             snapshot = _played(prepared, recorder, runtime, _Watch(prepared, recorder.run.name, watch, within))

@@ -9,12 +9,19 @@ from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import Federation
 from undrift.core.runtime import Runtime
 
-RUNTIMES = ("auto", "serial", "threads", "processes", "batched")
+RUNTIMES = ("auto", "serial", "threads", "processes", "batched", "ray")
 
 MOST, MOST_PER_CORE = 64, 8  # workers that a machine is asked to start
 
 
-def create(name: str, federation: Federation, workers: int | None = None) -> Runtime:
+def create(
+    name: str,
+    federation: Federation,
+    workers: int | None = None,
+    *,
+    ray_address: str | None = None,
+    ray_gpus: float | None = None,
+) -> Runtime:
     """A runtime by name; ``workers`` is the number of threads or worker processes, where there are any.
 
     For ``auto`` it is the runtime that was chosen: its ``name`` is what a run records, its ``why`` what a user is told.
@@ -42,6 +49,12 @@ def create(name: str, federation: Federation, workers: int | None = None) -> Run
         from undrift.runtimes.batched import Batched
 
         runtime = Batched(federation)
+    elif name == "ray":
+        if ray_address:
+            os.environ["RAY_ADDRESS"] = ray_address  # Ray's own way to name a cluster, read when it is imported
+        from undrift.runtimes.ray import Ray
+
+        runtime = Ray(federation, workers, ray_gpus)
     else:
         from undrift.runtimes.serial import Serial
 
@@ -60,13 +73,17 @@ def check_workers(workers: int | None) -> None:
         raise InvalidInput(f"workers = {workers}: it must be at most {limit} on this machine; one per core is best")
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def crowd(workers: int | None) -> int:
     """How many work side by side: as many as asked for, or one per core."""
     check_workers(workers)
-    cores = len(os.sched_getaffinity(0))
-    if workers is not None and workers > cores:
-        warnings.warn(f"{workers} workers share {cores} cores: more workers than cores only cost", stacklevel=3)
-    return workers or cores
+    if workers is not None and workers > cores():
+        warnings.warn(f"{workers} workers share {cores()} cores: more workers than cores only cost", stacklevel=3)
+    return workers or cores()
 
 
 __all__ = ["RUNTIMES", "check_workers", "create"]
