@@ -60,6 +60,7 @@ class Runtime(ABC):
     federation: Federation
     notice: Callable[[int], None] | None = None  # told how many clients have answered, as they do
     states: States  # what the clients keep
+    elsewhere = False  # do they keep it themselves? Then only the round that was accepted last is kept here
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation

@@ -83,10 +83,10 @@ class Experiment:
                 more = "; `algorithms` lists those of a comparison" if name == "algorithm" else ""
                 raise InvalidInput(f"{where}: [{name}] must be a table or a name, not {section!r}{more}")
         data = _named("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
-        method = _method(sections["algorithm"], f"{where}: [algorithm]")
+        method = made_method(sections["algorithm"], f"{where}: [algorithm]")
         usual = usual_partition(data.name, data.values())
         partition = _named("partition", PARTITIONERS, sections["partition"], usual, f"{where}: [partition]")
-        model = _named("model", MODELS, sections["model"], "mlp", f"{where}: [model]") if sections["model"] else None
+        model = made_model(sections["model"], f"{where}: [model]") if sections["model"] else None
         skew = _create(FeatureSkew, sections["skew"], f"{where}: [skew]")
         train = _create(Training, sections["train"], f"{where}: [train]")
         plan = _create(Plan, {k: v for k, v in values.items() if k in plan_keys}, where)
@@ -249,13 +249,20 @@ def components() -> dict[str, dict[str, tuple[Setting, ...]]]:
     }
 
 
-def _method(section: Mapping[str, Any], where: str) -> Method:
+def made_method(section: Mapping[str, Any], where: str) -> Method:
+    """The method that a section names."""
     values = dict(section)
     name = values.pop("name", "fedavg")
     if name not in algorithms.algorithms():
         raise _at(where, unknown("algorithm", str(name), algorithms.algorithms()))
     created: Method = _create(algorithms.algorithms()[name], values, where)
     return created
+
+
+def made_model(section: Mapping[str, Any], where: str) -> ModelSpec:
+    """The model that a section names."""
+    made: ModelSpec = _named("model", MODELS, section, "mlp", where)
+    return made
 
 
 def _named(kind: str, known: Mapping[str, type[Any]], section: Mapping[str, Any], default: str, where: str) -> Any:

@@ -13,13 +13,13 @@ from torch import nn
 
 from undrift.core.cost import Spent
 from undrift.core.errors import InvalidInput
-from undrift.core.federation import build
+from undrift.core.federation import Federation, build
 from undrift.core.figure import HEADLINE, Figure
 from undrift.core.loop import Loop, Round, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.experiment.description import label_of
 from undrift.experiment.evaluate import Evaluation
-from undrift.experiment.prepare import Prepared
+from undrift.experiment.prepare import Ready
 from undrift.experiment.progress import Glance, Progress, Watcher, Within
 from undrift.experiment.recorder import Recorder
 from undrift.ledger.history import History
@@ -71,7 +71,7 @@ class Result:
 
 
 def execute(
-    prepared: Prepared,
+    prepared: Ready,
     recorder: Recorder,
     *,
     watch: Watcher | None = None,
@@ -86,6 +86,7 @@ def execute(
             if runtime is None:
                 # A resumed run takes over the runtime that was chosen for it, and with it the bits.
                 chosen = recorder.run.facts.get("runtime", plan.runtime)
+                assert isinstance(prepared.federation, Federation), "sites need a runtime of their own"
                 made = create_runtime(
                     chosen,
                     prepared.federation,
@@ -107,9 +108,9 @@ def execute(
     return Result(recorder.history(), _module(prepared, snapshot), recorder.run, recorder.path)
 
 
-def _played(prepared: Prepared, recorder: Recorder, runtime: Runtime, watch: _Watch) -> Snapshot:
+def _played(prepared: Ready, recorder: Recorder, runtime: Runtime, watch: _Watch) -> Snapshot:
     method, plan = prepared.method, prepared.plan
-    runtime.states = recorder.states(method, plan.device)
+    runtime.states = recorder.states(method, plan.device, runtime.elsewhere)
     loop = Loop(prepared.federation, method, runtime, prepared.participate)
     snapshot = recorder.resumed(method, plan.device) or loop.start()
     watch.begin(snapshot, runtime)
@@ -130,7 +131,7 @@ def _played(prepared: Prepared, recorder: Recorder, runtime: Runtime, watch: _Wa
 class _Watch:
     """Tells whoever watches where the run is."""
 
-    def __init__(self, prepared: Prepared, run: str, watch: Watcher | None, within: Glance | None) -> None:
+    def __init__(self, prepared: Ready, run: str, watch: Watcher | None, within: Glance | None) -> None:
         self._label, self._plan, self._cohort = label_of(prepared.method), prepared.plan, prepared.participate
         self._run, self._watch, self._within = run, watch, within
         self._value: tuple[Figure, float | None] = (HEADLINE, None)
@@ -170,7 +171,7 @@ class _Watch:
         self._watch(Progress(*where, value, seconds, done, figure, self._evaluating, self._run))
 
 
-def _entry(prepared: Prepared, played: Round, found: Evaluation) -> Entry:
+def _entry(prepared: Ready, played: Round, found: Evaluation) -> Entry:
     spent: Spent = played.spent
     name = prepared.federation.population.name
     row = RoundRow(
@@ -199,7 +200,7 @@ def _entry(prepared: Prepared, played: Round, found: Evaluation) -> Entry:
     )
 
 
-def _module(prepared: Prepared, snapshot: Snapshot) -> nn.Module | None:
+def _module(prepared: Ready, snapshot: Snapshot) -> nn.Module | None:
     """A plain module with the final global model in it."""
     models = prepared.method.models(snapshot.server)
     if not models:

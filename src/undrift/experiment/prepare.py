@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
-from undrift.core.federation import Federation, ModelLike, Rows, build
+from undrift.core.federation import Federation, ModelLike, Registered, Rows, build
 from undrift.core.loop import resolved
 from undrift.core.training import Training
 from undrift.core.vector import Layout, layout_of
@@ -30,6 +30,24 @@ from undrift.version import version
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 MOST_NAMES = 10_000  # clients whose names are kept with a run
+
+
+class Ready(Protocol):
+    """What can be played: a simulation (``Prepared``), or sites (``deployed.Deployed``)."""
+
+    @property
+    def method(self) -> Method: ...
+    @property
+    def federation(self) -> Federation | Registered: ...
+    @property
+    def evaluator(self) -> Evaluator: ...
+    @property
+    def participate(self) -> int: ...
+    @property
+    def plan(self) -> Plan: ...
+
+    def facts(self) -> dict[str, Any]:
+        """What the ledger stores beside the description."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from typing import Any, Protocol
 from undrift.core.algorithm import Method
 from undrift.core.figure import Figure
 from undrift.core.loop import Snapshot
+from undrift.core.records import Nothing
 from undrift.core.runtime import Runtime
 from undrift.core.states import Memory, States
 from undrift.core.vector import Buffers
-from undrift.experiment.prepare import Prepared
+from undrift.experiment.prepare import Ready
 from undrift.ledger.history import History
 from undrift.ledger.rows import Entry, RoundRow, Run
 from undrift.ledger.states import LedgerStates
@@ -40,8 +41,8 @@ class Recorder(Protocol):
     def holding(self) -> Any:
         """A context in which nobody else may write this run."""
 
-    def states(self, method: Method, device: str) -> States:
-        """Where the clients' states go."""
+    def states(self, method: Method, device: str, elsewhere: bool = False) -> States:
+        """Where the clients' states go; ``elsewhere``: the clients keep them themselves."""
 
     def resumed(self, method: Method, device: str) -> Snapshot | None:
         """Where the run left off; None: it has not begun."""
@@ -63,7 +64,7 @@ class InMemory:
 
     path = None
 
-    def __init__(self, prepared: Prepared, name: str = "", description: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, prepared: Ready, name: str = "", description: Mapping[str, Any] | None = None) -> None:
         self.run = Run(0, name, "running", time.time(), dict(description or {}), prepared.facts(), "", 0)
         self._plan = prepared.plan
         self._rounds: list[RoundRow] = []
@@ -74,7 +75,7 @@ class InMemory:
     def holding(self) -> Iterator[None]:
         yield
 
-    def states(self, method: Method, device: str) -> States:
+    def states(self, method: Method, device: str, elsewhere: bool = False) -> States:
         return Memory()
 
     def resumed(self, method: Method, device: str) -> Snapshot | None:
@@ -107,9 +108,9 @@ class InLedger:
     def holding(self) -> Any:
         return self._ledger.holding(self.run)
 
-    def states(self, method: Method, device: str) -> States:
-        kind: Any = method.records()["client"]
-        self._states = LedgerStates(self._ledger, self.run, kind, device)
+    def states(self, method: Method, device: str, elsewhere: bool = False) -> States:
+        kind: Any = Nothing if elsewhere else method.records()["client"]
+        self._states = LedgerStates(self._ledger, self.run, kind, device, rounds=elsewhere)
         return self._states
 
     def resumed(self, method: Method, device: str) -> Snapshot | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from undrift.core.cost import profile
 from undrift.core.errors import InvalidInput, unknown
-from undrift.data.dataset import Dataset
 from undrift.models.convnets import VGG16, AlexNet, CovidNet, FedADMCNN, FireNet, FireNetLight, HarNet
 from undrift.models.lenet import LeNetFast, LeNetHar, LeNetPlain
 from undrift.models.linear import MLP, SVM, Linear, Logistic
@@ -53,7 +52,20 @@ def build(name: str, shape: tuple[int, ...], classes: int, **settings: Any) -> n
     return spec(name, **settings).build(shape, classes)
 
 
-def fitted(model: ModelSpec, dataset: Dataset) -> tuple[Callable[[], nn.Module], Loss]:
+class Task(Protocol):
+    """What a model must suit. ``classes`` is None where numbers are predicted."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def classes(self) -> int | None: ...
+    @property
+    def outputs(self) -> int: ...
+
+
+def fitted(model: ModelSpec, dataset: Task) -> tuple[Callable[[], nn.Module], Loss]:
     """A model for these data: how to make it, and the loss it is trained with."""
     if dataset.classes is None and not model.regresses:
         able = ", ".join(name for name, kind in MODELS.items() if kind.regresses)
@@ -62,7 +74,7 @@ def fitted(model: ModelSpec, dataset: Dataset) -> tuple[Callable[[], nn.Module],
     return model.factory(dataset.shape, dataset.outputs), loss
 
 
-def default_model(dataset: Dataset) -> str:
+def default_model(dataset: Task) -> str:
     """The name of a model that suits the data: a starting point, not advice."""
     if dataset.classes is None:
         return "linear"

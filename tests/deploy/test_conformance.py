@@ -1,0 +1,36 @@
+"""Every method of the table over the protocol: the bits of the simulation, with data and states at the sites alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from together import bits, coordinated, direct, rounds, sites_of
+
+from conformance import problem
+from conformance.rows_momentum import ROWS as MOMENTUM
+from conformance.rows_regularised import ROWS as REGULARISED
+from conformance.table import Row
+from undrift.algorithms import create
+from undrift.core.loop import Loop
+from undrift.runtimes.serial import Serial
+
+ROUNDS = 4
+SOME = 3
+ROWS = [row for row in (*MOMENTUM, *REGULARISED) if not create(row.name, **row.settings).pools_data]
+
+
+def simulated(row: Row) -> Any:
+    return problem.federation(**row.training)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_every_method_has_the_bits_of_the_simulation(row: Row, tmp_path: Path) -> None:
+    method = create(row.name, **row.settings)
+    here = Loop(simulated(row), method, Serial(simulated(row)), SOME)
+    there = coordinated(simulated(row), method, direct(sites_of(tmp_path, simulated(row))), participate=SOME)
+    for mine, theirs in zip(rounds(here, ROUNDS), rounds(there, ROUNDS), strict=True):
+        assert bits(mine) == bits(theirs)
+        assert mine.cohort.ids.tolist() == theirs.cohort.ids.tolist()
+        assert mine.spent.bytes_up == theirs.spent.bytes_up
