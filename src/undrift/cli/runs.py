@@ -14,6 +14,7 @@ from rich.markup import escape
 from undrift import algorithms
 from undrift.cli.common import (
     DEFAULT_LEDGER,
+    DurableOption,
     JsonOption,
     LedgerOption,
     QuietOption,
@@ -57,6 +58,7 @@ PartitionOption = Annotated[
 ]
 ModelOption = Annotated[str | None, typer.Option("--model", "-m", help="The model; `undrift models` lists them.")]
 NameOption = Annotated[str | None, typer.Option("--name", help="What to call the run in the ledger.")]
+COMPARED = ("algorithms", "method", "seeds")  # keys of a file that describes a comparison
 
 
 def register(app: typer.Typer) -> None:
@@ -74,14 +76,15 @@ def description(
 ) -> dict[str, Any]:
     """The experiment that a file and flags describe together, as plain values."""
     base = read_toml(toml) if toml else {}
-    base.pop("algorithms", None)
-    base.pop("seeds", None)
+    for key in COMPARED:
+        base.pop(key, None)
     chosen: dict[str, Any] = {}
     for section, name in (("data", data), ("partition", partition), ("model", model)):
         if name:
             chosen[section] = {"name": name}
     if algorithm and len(algorithm) == 1:
         chosen["algorithm"] = parse_method(algorithm[0])
+        chosen["train"] = chosen["algorithm"].pop("train", {})  # beneath the flags
     base = merge(base, chosen)
     source = _name(base, "data", "digits")
     section = base.get("data", {})
@@ -100,7 +103,7 @@ def description(
 
 def _name(values: dict[str, Any], section: str, default: str) -> str:
     value = values.get(section, default)
-    return value if isinstance(value, str) else str(value.get("name", default))
+    return str(value.get("name", default)) if isinstance(value, Mapping) else str(value)
 
 
 def run(
@@ -117,6 +120,7 @@ def run(
         bool, typer.Option("--toml", help="Print the complete experiment as TOML and do not run it.")
     ] = False,
     track: TrackOption = None,
+    durable: DurableOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -127,6 +131,8 @@ def run(
     Every setting of the method, the partition, the model and the training is a flag: see
     `undrift run --algorithm NAME --help`.
     """
+    if experiment and not algorithm and (listed := [key for key in COMPARED if key in read_toml(experiment)]):
+        raise InvalidInput(f"{experiment} has {listed[0]}, so it describes a comparison: undrift compare {experiment}")
     values = description(ctx, experiment, [algorithm] if algorithm else None, data, partition, model)
     if name:
         values["name"] = name
@@ -135,7 +141,7 @@ def run(
         sys.stdout.write(built.to_toml())
         return
     check_tracker(track)
-    with open_ledger(ledger, create=True) as book:
+    with open_ledger(ledger, create=True, durable=durable) as book:
         results = _performed(book, [built, *_controls(built)], root, quiet, track)
         announce(results[0], as_json)
         for beside in results[1:]:
@@ -203,21 +209,25 @@ def resume(
     rounds: Annotated[
         int | None, typer.Option("--rounds", min=1, help="Go on to this round instead of the planned one.")
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse other versions or another processor, which may change the bits.")
+    ] = False,
     root: RootOption = None,
     track: TrackOption = None,
+    durable: DurableOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends with the same bits as if it had not been."""
     check_tracker(track)
-    with open_ledger(ledger) as book:
+    with open_ledger(ledger, durable=durable) as book:
         found = book.run(name)
         if found.status == "finished" and (rounds is None or rounds <= found.rounds):
             raise InvalidInput(f"run {found.name!r} is finished after {found.rounds} rounds; --rounds extends it")
         try:
             with watching(quiet) as observer:
                 told: dict[str, Any] = {"watch": observer.watch, "within": observer.within, "track": track}
-                result = resume_experiment(found, book, root=root, rounds=rounds, **told)
+                result = resume_experiment(found, book, root=root, rounds=rounds, strict=strict, **told)
         except KeyboardInterrupt:
             _say_how_to_resume(book, found)
             raise
