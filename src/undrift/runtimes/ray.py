@@ -25,7 +25,8 @@ from undrift.core.reduce import Reply
 from undrift.core.runtime import Mapped, Runtime, Task
 from undrift.core.states import Kept
 from undrift.core.wire import put_together
-from undrift.runtimes import cores, raytask
+from undrift.runtimes import raytask
+from undrift.runtimes.cores import cores
 from undrift.runtimes.raytask import Arrays, Exchange, Setup, arrays_of, tensors_of, versions
 
 # Ray reads these when it is imported. It reports nothing to anybody, and a local cluster has a secret of its own that
