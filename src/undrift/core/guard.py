@@ -55,12 +55,12 @@ class Guard:
             if self._scratch is None:
                 self._scratch = torch.empty_like(value)
             value = torch.sub(value, start[0], out=self._scratch)
-        square = float(value.dot(value))
-        length = math.sqrt(square)
-        if self._others or not math.isfinite(length):
-            self.lengths[place] = self._length(up, place)
-        else:
-            self.lengths[place] = length
+        square = total = float(value.dot(value))
+        for name in self._others:
+            start = self._starts.at(name, places)
+            more: Tensor = getattr(up, name).reshape(-1)
+            total += _square(more if start is None else more - start[0])
+        self.lengths[place] = math.sqrt(total) if math.isfinite(total) else self._length(up, place)
         return self._harmless(place), Seen(value, square)
 
     def look_rows(self, block: Block, place: int) -> tuple[bool, Seen | None]:
