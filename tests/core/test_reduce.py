@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -19,7 +18,7 @@ from undrift.core.algorithm import Broadcast, Displaced, Trained
 from undrift.core.drift import Drift
 from undrift.core.loop import Loop
 from undrift.core.records import Each, Mean, Message, Move, Point, Sum, Upload, Vector
-from undrift.core.reduce import Block, Reduction, Reply, reach, weighted_mean
+from undrift.core.reduce import Block, Reduction, Reply, weighted_mean
 from undrift.core.runtime import Exchanged, Task, settle
 from undrift.core.states import Memory, States
 from undrift.runtimes.serial import Serial
@@ -182,8 +181,6 @@ def block(replies: list[Reply]) -> Block:
         steps=np.array([r.steps for r in replies]),
         spent=[r.spent for r in replies],
         notes={"place": [float(i) for i, _ in enumerate(replies)]},
-        reach={f.name: reach(torch.stack([getattr(r.up, f.name) for r in replies])) for f, _ in replies[0].up.items()},
-        kept={},
     )
 
 
@@ -215,7 +212,7 @@ def test_of_a_block_with_one_bad_row_the_others_count() -> None:
     bad = block(replies)
     bad.up.dy[2] = float("nan")
     states = Memory()
-    found = settled(asked, [replace(bad, reach={"dy": reach(bad.up.dy)})], states)
+    found = settled(asked, [bad], states)
     states.commit(asked.cohort.ids.tolist(), 1)
     client = int(asked.cohort.ids[2])
     assert found.rejected == {client: "dy is not finite"}

@@ -25,12 +25,12 @@ from core.hostile import mutated
 from undrift.algorithms import create
 from undrift.core.admit import Door
 from undrift.core.check import Rejected
+from undrift.core.guard import Guard
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.packing import pack
 from undrift.core.records import Record
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Exchanged, Task, settle
-from undrift.core.stages import Guard
 from undrift.core.states import Memory
 from undrift.core.wire import take_apart
 from undrift.runtimes.serial import Serial
@@ -160,7 +160,7 @@ def believed(here: Scene, task: Task, replies: list[Reply], place: int, found: R
     assert unlike(done.up, fair.up) == ""
     assert all(math.isfinite(value) for value in done.cohort.notes.values())
     guard = Guard(type(found.up), task.down, task.uploads.guard)
-    allowed = max(1000 * median_low(done.lengths or [0.0]), *guard._floors, 0.0)
+    allowed = max(1000 * median_low(done.lengths or [0.0]), 3 * max(guard._sent, default=0.0))
     for spec, value in server.items():
         if spec.axes in (("d",), ("body",)) and spec.name in ("x", "body"):
             moved = float((value - getattr(here.before.server, spec.name)).double().norm())

@@ -112,13 +112,18 @@ def objection(reply: Reply, expected: Expected) -> str | None:
 
 def sound(block: Block, expected: Expected) -> bool:
     """Do all replies of a block count? If not, they have to be looked at one by one."""
-    limits = {spec.name: expected.limit(spec) for spec in expected.kind.schema()}
     return (
         bool((block.samples == expected.population.samples[block.clients]).all())
-        and all(far <= limits[name] for name, far in block.reach.items())
+        and all(_far(block, spec, value) <= expected.limit(spec) for spec, value in block.up.items())
         and all(far <= PLAUSIBLE for far in block.kept.values())
         and objection(block.reply(0), expected) is None  # and in all the rest they are as the first
     )
+
+
+def _far(block: Block, spec: Field, value: Tensor) -> float:
+    """A bound on the largest magnitude in a field of the uploads: no number is larger than the norm of its row."""
+    norms = block.norms.get(spec.name)
+    return reach(value if norms is None else norms)
 
 
 def _objections(reply: Reply, expected: Expected) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -44,8 +44,8 @@ class Block:
     steps: NDArray[np.int64]
     spent: list[Spent]
     notes: dict[str, list[float]]
-    reach: dict[str, float]  # the largest magnitude in each field of the upload; see ``reach``
-    kept: dict[str, float]  # and in what they will keep
+    norms: Mapping[str, Tensor] = field(default_factory=dict)  # of the rows of each field of the upload
+    kept: Mapping[str, float] = field(default_factory=dict)  # the largest magnitude in each field of what they keep
 
     def replies(self) -> list[Reply]:
         """One by one."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from undrift import algorithms
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
-from undrift.core.settings import Setting, Settings, at_least, between
+from undrift.core.settings import Setting, Settings, at_least, between, positive
 from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source, data_root
@@ -47,9 +47,17 @@ class Plan(Settings):
         Literal["shared", "held-out", "client"],
         "the public samples, for methods without server data: ordinary training data, unused, or one more client",
     ] = "shared"
-    runtime: Annotated[Literal["auto", "serial", "threads", "processes", "batched"], "where clients run"] = "auto"
+    runtime: Annotated[Literal["auto", "serial", "threads", "processes", "batched", "ray"], "where clients run"] = (
+        "auto"
+    )
     device: Annotated[str, "where tensors live: cpu, cuda, cuda:1, mps"] = "cpu"
     workers: Annotated[int | None, "threads or worker processes; left out: one per core", at_least(1)] = None
+    ray_address: Annotated[
+        str | None, "the Ray cluster: auto or HOST:PORT; left out: RAY_ADDRESS, or this machine's cores"
+    ] = None
+    ray_gpus: Annotated[
+        float | None, "GPUs of a Ray task, with device = cuda: 0.25 is four tasks on one", positive()
+    ] = None
 
 
 SECTIONS = ("algorithm", "data", "partition", "skew", "model", "train", "uploads")
@@ -211,7 +219,9 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 # What may differ between two descriptions of one experiment: how long it goes on and where, not what it computes.
-ASIDE = frozenset({"name", "rounds", "target", "runtime", "workers", "eval_training", "limit"})
+ASIDE = frozenset(
+    {"name", "rounds", "target", "runtime", "workers", "ray_address", "ray_gpus", "eval_training", "limit"}
+)
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
