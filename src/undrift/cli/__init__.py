@@ -8,7 +8,7 @@ import sys
 import click
 import typer
 
-from undrift.cli import lists, runs, seeing, showing, studies
+from undrift.cli import deploy, lists, runs, seeing, showing, site, studies
 from undrift.cli.common import complain, errors, show_warnings
 from undrift.core.errors import InvalidInput
 
@@ -27,6 +27,8 @@ studies.register(app)
 showing.register(app)
 lists.register(app)
 seeing.register(app)
+deploy.register(app)
+site.register(app)
 
 
 def main() -> None:

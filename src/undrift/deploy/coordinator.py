@@ -63,7 +63,14 @@ class Member:
     counts: tuple[int, ...] | None = None  # samples of each class, if it tells
 
     def facts(self) -> dict[str, Any]:
+        """As the ledger keeps it."""
         return {**vars(self), "counts": None if self.counts is None else list(self.counts)}
+
+    @staticmethod
+    def of(facts: Mapping[str, Any]) -> Member:
+        """The inverse of ``facts``."""
+        counts = facts["counts"]
+        return Member(**{**facts, "counts": None if counts is None else tuple(counts)})
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,7 @@ class Deployed:
             "label": label_of(self.method),
             "data": f"{len(self.roster)} sites",
             "data_fingerprint": hashlib.sha256(content.encode()).hexdigest()[:16],
+            "partition_fingerprint": hashlib.sha256(samples.tobytes()).hexdigest()[:16],
             "start_fingerprint": hashlib.sha256(start.numpy().tobytes()).hexdigest()[:16],
             "sites": [member.facts() for member in self.roster.members],
             "parameters": self.federation.layout.size,
