@@ -7,7 +7,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST := $(VENV)/bin/python -m pytest
 
-.PHONY: help setup demo test lint test-slow test-faults test-browser test-deploy test-real bench defaults clean
+.PHONY: help setup demo test lint test-slow test-faults test-browser test-deploy demo-deploy test-real bench defaults clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 | \2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -44,6 +44,11 @@ test-browser: setup  ## the report in /usr/bin/chromium
 
 test-deploy: setup  ## the deployment over the real engine, whose environment UNDRIFT_ENGINE names
 	$(PYTEST) -m deploy
+
+demo-deploy: setup  ## a coordinator and four sites on this machine, over mutual TLS; some are killed on the way
+	$(VENV)/bin/python -m undrift deploy engine
+	rm -rf runs/deploy
+	$(VENV)/bin/python -m undrift deploy demo --folder runs/deploy
 
 test-real: setup  ## tests on the data sets in the folder UNDRIFT_DATA
 	@test -n "$$UNDRIFT_DATA" || { echo "set UNDRIFT_DATA to the folder with the data sets"; exit 2; }

@@ -56,9 +56,9 @@ def opened(page: Page, address: str) -> None:
 
 
 @contextmanager
-def watched(path: Path) -> Iterator[str]:
-    """The address of ``undrift watch`` for a ledger."""
-    follower = Follower(path, [])
+def watched(path: Path, *names: str) -> Iterator[str]:
+    """The address of ``undrift watch`` for some runs of a ledger."""
+    follower = Follower(path, names)
     with Server(follower, "127.0.0.1", 0, None) as server:
         follower.start()
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

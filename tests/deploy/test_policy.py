@@ -33,7 +33,7 @@ def test_without_a_file_the_operator_is_asked(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("experiment = 'ask'", "unknown key 'experiment'.*did you mean 'experiments'"),
-        ("experiments = 'all'", "\"ask\", \"any\" or a list of names"),
+        ("experiments = 'all'", '"ask", "any" or a list of names'),
         ("smallest_cohort = '3'", "smallest_cohort = '3': must be of kind int"),
         ("smallest_cohort = true", "must be of kind int"),
         ("largest_rounds = -1", "0 or more"),

@@ -107,7 +107,7 @@ def test_a_site_that_lost_its_state_stops_the_run_and_is_named(tmp_path: Path, s
     first = loop.play(loop.start())
     for kept in (tmp_path / "site02" / "runs" / "trial-1").glob("*.kept"):
         kept.unlink()
-    with pytest.raises(InvalidInput, match="site02 has lost what it kept.*lost_state"):
+    with pytest.raises(InvalidInput, match=r"site02 has lost what it kept.*lost_state"):
         loop.play(first.snapshot)
     loop.runtime.rules = replace(loop.runtime.rules, lost_state="afresh")  # type: ignore[attr-defined]
     assert not loop.play(first.snapshot).skipped
@@ -175,7 +175,7 @@ def test_without_a_quorum_the_run_stops_with_a_sentence_and_can_go_on(tmp_path: 
     loop = coordinated(simulated, create("scaffold"), pipe, Rules(deadline=SOON, attempts=3, pause=1e-6))
     first = loop.play(loop.start())
     pipe.deaf = {"site05"}
-    with pytest.raises(InvalidInput, match="round 2: 5 of 6 sites answered, 6 are needed .site05 no answer"):
+    with pytest.raises(InvalidInput, match=r"round 2: 5 of 6 sites answered, 6 are needed .site05 no answer"):
         loop.play(first.snapshot)
     pipe.deaf = set()
     assert bits(loop.play(first.snapshot)) == simulation(simulated, "scaffold", 2)[1]

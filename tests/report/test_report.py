@@ -111,22 +111,27 @@ def test_only_the_scripts_of_the_page_are_allowed(two: Ledger, tmp_path: Path) -
 
 def test_content_at_every_target_is_what_compare_says(two: Ledger) -> None:
     from undrift.analysis.comparison import comparison
-    from undrift.report import table
     from undrift.report.sentences import headline_of
 
     verdict = content(two, two.runs())["verdict"]
     for at in verdict["targets"][::7]:
         found = comparison(histories(two), at["target"])
         assert at["headline"] == headline_of(found).claim
-        assert at["costs"] == [table.cost_cells(found, row) for row in found.rows]
+        for shown, row in zip(at["costs"], found.rows, strict=True):
+            assert list(shown) == list(row.costs)
+            for column, cost in row.costs.items():
+                ratio = None if cost.ratio is None else pytest.approx(cost.ratio.value, rel=1e-5)
+                assert shown[column]["value"] == cost.value
+                assert shown[column]["own"] == cost.per_seed_mean
+                assert shown[column]["ratio"] == ratio
 
 
 def test_gaps_and_unfinished_runs_are_shown_as_such(book: Ledger) -> None:
     add_run(book, "fedavg", 1, [0.2, None, 0.5])
     add_run(book, "fedavg", 2, [0.2], status="stopped", message="interrupted", planned=3)
     found = content(book, book.runs())
-    (name,) = [s for s in found["series"] if s.startswith("accuracy")]
-    assert found["runs"][0]["figures"][name] == [0.2, None, 0.5]
+    (place,) = [i for i, figure in enumerate(found["figures"]) if figure["metric"] == "accuracy"]
+    assert found["runs"][0]["values"][place] == [0.2, None, 0.5]
     assert found["runs"][1]["status"] == "stopped"
     assert found["groups"][0]["partial"] == [1]
 
@@ -282,13 +287,13 @@ def test_features_of_the_global_and_a_clients_model(tmp_path: Path) -> None:
         ("report -o taken.html", "--force"),
         ("watch --host 0.0.0.0 --port 0", "--token"),
         ("watch --host 0.0.0.0 --port 0 --token short", "at least 12"),
-        ("sweep", "at least one --over"),
-        ("sweep --over lr", "write KEY="),
+        ("sweep", "at least one setting to vary"),
+        ("sweep --over lr", "written KEY="),
         ("sweep --over lrr=1", "did you mean 'lr'"),
         ("sweep --over lr=much", "lr must be a number"),
         ("sweep --over lr=0.1..1", "a grid needs listed values"),
         ("sweep --over lr=1,2 --search grd", "did you mean 'grid'"),
-        ("sweep --over lr=0.1..1 --search random", "needs --trials"),
+        ("sweep --over lr=0.1..1 --search random", "needs the number of trials per method"),
         ("advise --budget money=3", "rounds=200"),
         ("advise --budget rounds=0", "rounds=200"),
         ("advise --seeds 1", "at least two seeds"),

@@ -66,7 +66,7 @@ def follow(server: Server, version: str) -> tuple[str, Any]:
 
 def test_a_new_round_and_a_new_run_appear(book: Ledger) -> None:
     run = add_run(book, "fedtrip", 1, [0.3], status="running", planned=5)
-    with book.holding(run), served(book.path) as server:
+    with book.holding(run), served(book.path, ("*",)) as server:
         status, body, _ = ask(server, "/")
         assert status == 200
         assert b"data-live=" in body
@@ -82,6 +82,15 @@ def test_a_new_round_and_a_new_run_appear(book: Ledger) -> None:
         while len(data["runs"]) < 3:
             version, data = follow(server, version)
         assert data["runs"][2]["name"] == "scaffold-toy-seed1"
+
+
+def test_without_a_name_the_latest_run_is_followed(book: Ledger) -> None:
+    with served(book.path) as server:
+        version, data = follow(server, "")
+        assert [run["name"] for run in data["runs"]] == ["fedavg-toy-seed1"]
+        add_run(book, "fedtrip", 1, [0.3])
+        while [run["name"] for run in data["runs"]] != ["fedtrip-toy-seed1"]:
+            version, data = follow(server, version)
 
 
 def test_only_the_runs_that_were_asked_for(book: Ledger) -> None:

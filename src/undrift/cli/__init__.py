@@ -8,7 +8,7 @@ import sys
 import click
 import typer
 
-from undrift.cli import deploy, lists, runs, seeing, showing, site, studies
+from undrift.cli import deploy, lists, reproduce, runs, seeing, showing, site, studies
 from undrift.cli.common import complain, errors, show_warnings
 from undrift.core.errors import InvalidInput
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 runs.register(app)
 studies.register(app)
+reproduce.register(app)
 showing.register(app)
 lists.register(app)
 seeing.register(app)

@@ -61,7 +61,7 @@ def init(
 ) -> None:
     """Make one sealed kit per site and one for the coordinator, and a page that says what to send to whom."""
     if example or federation is None:
-        console.print(EXAMPLE, end="", markup=False)
+        console.print(EXAMPLE, end="", markup=False, soft_wrap=True)
         return
     made = kits.make(kits.Federation.read(federation), folder, engine.place())
     for kit in made:

@@ -9,17 +9,18 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from undrift.analysis.selection import selected
 from undrift.cli.common import DEFAULT_LEDGER, LedgerOption, RootOption, interactive, open_ledger, say
 from undrift.core.errors import InvalidInput, unknown
 from undrift.ledger.history import History
-from undrift.ledger.rows import Run
-from undrift.ledger.store import Ledger
-from undrift.report.content import check_runs
 from undrift.report.files import refuse_existing
 
 RunsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RUN]...", help="Names, numbers or unique beginnings of runs; left out: all."),
+    typer.Argument(
+        metavar="[RUN]...",
+        help="A comparison, or names, numbers, beginnings or patterns ('*') of runs; left out: the latest.",
+    ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace a file that exists already.")]
 TargetOption = Annotated[
@@ -31,13 +32,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     for command in (report, watch, plot, export):
         app.command()(command)
-
-
-def chosen(book: Ledger, names: list[str] | None) -> list[Run]:
-    """The runs that were asked for, each once."""
-    runs = [book.run(name) for name in names] if names else book.runs()
-    check_runs(runs, book)
-    return list({run.id: run for run in runs}.values())
 
 
 def allowed(path: Path, force: bool) -> bool:
@@ -59,8 +53,8 @@ def report(
     """Write one self-contained HTML page about runs: curves, costs, verdict, partition, fairness, drift, settings."""
     from undrift.report.page import write_report
 
-    with open_ledger(ledger) as book:
-        runs = chosen(book, names)
+    with open_ledger(ledger) as book, book.reading():
+        runs = selected(book, names or ())
         force = allowed(output, force)
         write_report(book, runs, output, force=force, target=target)
     say(f"wrote [bold]{escape(str(output))}[/] ({len(runs)} run{'' if len(runs) == 1 else 's'})")
@@ -122,8 +116,8 @@ def plot(
         raise unknown("kind of plot", kind, plots.KINDS)
     output = output or Path(f"{kind}.png")
     plots.check_format(output)
-    with open_ledger(ledger) as book:
-        runs = chosen(book, names)
+    with open_ledger(ledger) as book, book.reading():
+        runs = selected(book, names or ())
         force = allowed(output, force)
         histories = [History.of(book, run) for run in runs]
         if kind == "curves":
@@ -148,8 +142,8 @@ def export(
     """Write runs as a table for other programs: one row per run and round."""
     from undrift.report.export import export as write
 
-    with open_ledger(ledger) as book:
-        runs = chosen(book, names)
+    with open_ledger(ledger) as book, book.reading():
+        runs = selected(book, names or ())
         force = allowed(output, force)
         count = write([History.of(book, run) for run in runs], output, force=force)
     say(f"wrote [bold]{escape(str(output))}[/] ({count} rows)")

@@ -18,8 +18,8 @@ from undrift.cli.common import JsonOption, RootOption, console, say
 from undrift.cli.deploy import as_table, ended_by_term, in_sentences, opened, shown
 from undrift.cli.flags import ExperimentCommand, as_changes, given
 from undrift.cli.showing import print_json
-from undrift.core.errors import InvalidInput
-from undrift.data import Dataset
+from undrift.core.errors import InvalidInput, unknown
+from undrift.data import SOURCES, Dataset
 from undrift.deploy import engine, kits
 from undrift.deploy.engine import Daemon
 from undrift.deploy.journal import entries, verify
@@ -86,6 +86,8 @@ def check(
     kit = None if kit is None else opened(kit, "site")
     place = None if kit is None else kit / "site.toml"
     if given(ctx) or place is None or not place.exists():
+        if data not in SOURCES:
+            raise unknown("data set", data, SOURCES)
         changes = as_changes(given(ctx), {"data": [data]})
         if set(changes) - {"data"}:
             raise InvalidInput("only settings of the data have a place here")

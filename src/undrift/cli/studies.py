@@ -95,7 +95,7 @@ def compare(
     chosen = seeds_of(seeds or file.get("seeds", "1..3"))
     check_tracker(track)
     onward = command_line() + ("" if again else " --resume")
-    with _interruptible(onward), watching(quiet, len(methods) * len(chosen)) as observer:
+    with interruptible(onward), watching(quiet, len(methods) * len(chosen)) as observer:
         found = run_comparison(
             Scene(values),
             methods,
@@ -167,7 +167,7 @@ def _failures(failed: Sequence[Done]) -> int:
 
 
 @contextmanager
-def _interruptible(command: str) -> Iterator[None]:
+def interruptible(command: str) -> Iterator[None]:
     """Ctrl-C says how to go on."""
     try:
         yield
@@ -221,7 +221,7 @@ def sweep(
     values = description(ctx, experiment, names_of(methods), data, partition, model)
     chosen = seeds_of(seeds or file.get("seeds", "1..3"))
     plan = planned_sweep(values, methods, over or (), seeds=chosen, search=search, trials=trials, name=name, measure=by)
-    with _interruptible(command_line()), watching(quiet, plan.count) as observer:
+    with interruptible(command_line()), watching(quiet, plan.count) as observer:
         found = run_sweep(plan, ledger, workers=workers, root=root, observer=observer)
     _spoken(found, as_json)
     if output is not None:
@@ -265,7 +265,7 @@ def advise(
     values = description(ctx, experiment, None, data, partition, model)
     chosen = seeds_of(seeds or file.get("seeds", "1..3"))
     plan = Pilot(values, Budget.parse(budget), tuple(names), chosen, pilot, goal, name)  # type: ignore[arg-type]
-    with _interruptible(command_line()), watching(quiet, None) as observer:
+    with interruptible(command_line()), watching(quiet, None) as observer:
         found = run_pilot(plan, ledger, workers=workers, root=root, observer=observer)
     _spoken(found, as_json)
     raise typer.Exit(_failures(found.failed))
@@ -307,7 +307,7 @@ def demo(
         "target": 0.85,
     }
     methods, seeds = line_up(("fedavg", "fedprox", "scaffold", "fedtrip")), (1, 2, 3)
-    with _interruptible("undrift demo"), watching(quiet, len(methods) * len(seeds)) as observer:
+    with interruptible("undrift demo"), watching(quiet, len(methods) * len(seeds)) as observer:
         found = run_comparison(Scene(values), methods, seeds, name="demo", place=Place(ledger), observer=observer)
     code = _said(found, False)
     with open_ledger(ledger) as book:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 GLOBAL, PERSONAL = "global", "personal"
 TEST, OWN_MEAN, OWN_WORST = "test", "own test (mean)", "own test (worst decile)"
 
@@ -40,3 +43,9 @@ _SHARES = {"accuracy"}
 _LOWER = {"loss"}
 
 HEADLINE = Figure()
+
+
+def worst_tenth(values: NDArray[np.float64]) -> float:
+    """The mean of the lowest tenth of some clients' shares, at least one of them."""
+    ordered = np.sort(values)
+    return float(ordered[: max(1, len(ordered) // 10)].mean())

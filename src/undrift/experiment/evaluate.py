@@ -25,7 +25,7 @@ from undrift.core.cost import Spent
 from undrift.core.eager import JUDGED, scored
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, Registered, Rows
-from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, Figure
+from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, Figure, worst_tenth
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.vector import Buffers, Replica
@@ -128,9 +128,8 @@ class Evaluator:
         if not scores:
             return
         values = np.sort(list(scores.values()))
-        worst = values[: max(1, len(values) // 10)]
         found.metrics.append((Figure(model, OWN_MEAN, "accuracy"), float(values.mean())))
-        found.metrics.append((Figure(model, OWN_WORST, "accuracy"), float(worst.mean())))
+        found.metrics.append((Figure(model, OWN_WORST, "accuracy"), worst_tenth(values)))
         found.clients[model] = scores
 
 

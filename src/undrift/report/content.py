@@ -1,30 +1,30 @@
 """What the page shows, as plain values ready for JSON: curves, costs, tables, partitions, settings. Draws nothing.
 
-All statistics are worked out here, by the same code as ``undrift compare``; the page only shows them.
+All statistics are worked out by the same code as ``undrift compare``; the page gets numbers and makes their texts.
 """
 
 from __future__ import annotations
 
-import math
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from undrift.analysis.comparison import Comparer, Comparison
+from undrift.analysis.comparison import Comparer, Comparison, CostToTarget, Row
 from undrift.analysis.groups import grouped
+from undrift.analysis.intervals import Spread
 from undrift.core.errors import InvalidInput
 from undrift.core.figure import Figure
-from undrift.data import Partition, heterogeneity
-from undrift.experiment.description import SECTIONS, components
-from undrift.ledger.history import History
-from undrift.ledger.rows import Run
+from undrift.ledger.history import COSTS, History
+from undrift.ledger.rows import RoundRow, Run
 from undrift.ledger.store import Ledger
-from undrift.report import sentences, table, words
+from undrift.report import sentences, words
+from undrift.report.clients import fairness, holdings
+from undrift.report.command import command
+from undrift.report.export import column
+from undrift.report.numbers import short
 
-SHOWN_CLIENTS = 100  # columns of a partition picture, and points of a fairness strip
+COLUMNS = tuple(name for name in RoundRow.COLUMNS if name not in ("round", "drift", "notes"))
 
 
 def content(ledger: Ledger, runs: Sequence[Run], *, target: float | None = None, title: str = "") -> dict[str, Any]:
@@ -32,20 +32,62 @@ def content(ledger: Ledger, runs: Sequence[Run], *, target: float | None = None,
     return Reader(ledger).content(runs, target=target, title=title)
 
 
-class Reader:
-    """Reads runs of a ledger again and again; those that have not changed since are not read twice."""
+def nothing(path: Path) -> dict[str, Any]:
+    """The content of a page about no runs."""
+    return {
+        "title": "no runs yet",
+        "made": _now(),
+        "ledger": str(path),
+        "trouble": "",
+        "warnings": [],
+        "groups": [],
+        "runs": [],
+        "figures": [],
+        "partitions": {},
+        "fairness": [],
+        "settings": {"shared": [], "names": [], "rows": []},
+        "notes": {},
+        "verdict": None,
+    }
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self._known: dict[int, tuple[Run, History, dict[str, Any]]] = {}
+
+def explained(error: Exception) -> str:
+    return str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
+
+
+class Reader:
+    """Reads runs of a ledger again and again; those that have not changed since are not read twice.
+
+    A ``forgiving`` reader leaves out a run that cannot be read, says so, and tries it again the next time.
+    """
+
+    def __init__(self, ledger: Ledger, *, forgiving: bool = False) -> None:
+        self.ledger, self.forgiving = ledger, forgiving
+        self._known: dict[int, tuple[Run, History]] = {}
+        self._shown: dict[int, tuple[History, list[Figure], dict[str, Any]]] = {}
         self._parts: dict[str, Any] = {}
 
-    def _read(self, run: Run) -> tuple[History, dict[str, Any]]:
-        known = self._known.get(run.id)
-        if known is None or known[0] != run or run.status == "running":
-            history = History.of(self.ledger, run)
-            self._known[run.id] = run, history, _run(self.ledger, run, history)
-        return self._known[run.id][1:]
+    def _read(self, runs: Sequence[Run]) -> tuple[list[tuple[Run, History]], list[str]]:
+        """The runs with their histories, and what could not be read."""
+        found, troubles = [], []
+        for run in runs:
+            known = self._known.get(run.id)
+            try:
+                if known is None or known[0] != run or run.status == "running":
+                    self._known[run.id] = run, History.of(self.ledger, run)
+                found.append(self._known[run.id])
+            except Exception as error:
+                if not self.forgiving:
+                    raise
+                self._known.pop(run.id, None)
+                troubles.append(f"{run.name} could not be read ({explained(error)}); it is tried again")
+        return found, troubles
+
+    def _run(self, run: Run, history: History, figures: list[Figure]) -> dict[str, Any]:
+        known = self._shown.get(run.id)
+        if known is None or known[0] is not history or known[1] != figures:
+            known = self._shown[run.id] = history, figures, _run(self.ledger, run, history, figures)
+        return known[2]
 
     def _partitions(self, histories: Sequence[History]) -> dict[str, Any]:
         """Who holds what, by the partition's fingerprint."""
@@ -53,38 +95,45 @@ class Reader:
         for history in histories:
             mark = history.facts.get("partition_fingerprint", "")
             if history.facts.get("histogram") is not None and mark not in found:
-                found[mark] = self._parts[mark] = self._parts.get(mark) or _partition(history)
+                found[mark] = self._parts[mark] = self._parts.get(mark) or holdings(history)
         return found
 
     def content(
         self, runs: Sequence[Run], *, target: float | None = None, title: str = "", coarse: bool = False
     ) -> dict[str, Any]:
         """The content; with ``coarse`` the target moves in steps of 5 %, which is worked out sooner."""
-        read = [self._read(run) for run in runs]
-        histories = [history for history, _ in read]
+        read, troubles = self._read(runs)
+        histories = [history for _, history in read]
         groups, remarks = grouped(histories)
         place = {id(history): i for i, history in enumerate(histories)}
-        verdict = _verdict(Comparer(histories), target, coarse) if groups else None
-        return {
+        figures = _figures(histories)
+        comparer = Comparer(histories) if groups else None
+        members = [(g.label, [read[place[id(h)]][0] for h in g.runs]) for g in groups]
+        return nothing(self.ledger.path) | {
             "title": title or _title(histories),
-            "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "ledger": str(self.ledger.path),
-            "warnings": verdict["warnings"] if verdict else [sentences.remark(r) for r in remarks],
+            "trouble": "; ".join(troubles),
+            "warnings": [sentences.remark(r) for r in (comparer.remarks if comparer else remarks)],
             "groups": [
                 {
                     "label": g.label,
+                    "state": sentences.progress(g.runs),
                     "runs": [place[id(h)] for h in g.runs],
                     "partial": [place[id(h)] for h in g.unfinished],
                 }
                 for g in groups
             ],
-            "runs": [shown for _, shown in read],
-            "series": _series(histories),
+            "runs": [self._run(run, history, figures) for run, history in read],
+            "figures": [_figure(figure) for figure in figures],
             "partitions": self._partitions(histories),
-            "fairness": _fairness(self.ledger, [(g.label, [runs[place[id(h)]] for h in g.runs]) for g in groups]),
+            "fairness": fairness(self.ledger, members),
             "settings": _settings(histories),
-            "verdict": verdict,
+            "notes": {name: words.key(name) for h in histories for row in h.rounds for name in row.notes},
+            "verdict": _verdict(comparer, figures, target, coarse) if comparer else None,
         }
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _title(histories: Sequence[History]) -> str:
@@ -94,10 +143,26 @@ def _title(histories: Sequence[History]) -> str:
     return f"{what} on {words.series(data)}" if histories else "no runs yet"
 
 
+def _figures(histories: Sequence[History]) -> list[Figure]:
+    """All that was evaluated, the headline figures first."""
+    mains = [h.main_curve for h in histories if h.metrics]
+    return list(dict.fromkeys([*mains, *sorted(figure for h in histories for figure in h.figures)]))
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    return {
+        "words": figure.words,
+        "column": column(figure),
+        "metric": figure.metric,
+        "share": figure.share,
+        "better": figure.better,
+    }
+
+
 # --- the verdict at every target --------------------------------------------------------------------------------------
 
 
-def _verdict(comparer: Comparer, target: float | None, coarse: bool) -> dict[str, Any]:
+def _verdict(comparer: Comparer, figures: Sequence[Figure], target: float | None, coarse: bool) -> dict[str, Any]:
     chosen = comparer.at(target)
     best = max(comparer.best(group) for group in comparer.groups)
     targets = {chosen.target} if chosen.target is not None else set()
@@ -106,41 +171,72 @@ def _verdict(comparer: Comparer, target: float | None, coarse: bool) -> dict[str
         steps = range(50, 1001, 50) if coarse else fine
         targets |= {step / 1000 for step in steps if step / 1000 <= best + 0.02}
     every = [chosen if t == chosen.target else comparer.at(t) for t in sorted(targets)] or [chosen]
-    first, *rest = table.COST_TITLES.values()
     return {
-        "metric": chosen.figure.metric,
+        "figure": figures.index(chosen.figure),
         "chosen": every.index(chosen),
         "from": sentences.target_source(chosen),
-        "baseline": [chosen.is_baseline(row) and len(chosen.rows) > 1 for row in chosen.rows],
-        "warnings": [sentences.remark(r) for r in chosen.remarks],
-        "columns": [first, table.OWN_MEAN, *rest, "seeds", f"final {chosen.figure.metric}", "best", "rejected"],
-        "rows": [table.plain_cells(row) for row in chosen.rows],
-        "targets": [_at(c) for c in every],
+        "columns": list(COSTS),
+        "rows": [_row(chosen, row, figures) for row in chosen.rows],
+        "targets": [_at(found) for found in every],
     }
 
 
+def _row(found: Comparison, row: Row, figures: Sequence[Figure]) -> dict[str, Any]:
+    return {
+        "baseline": found.is_baseline(row) and len(found.rows) > 1,
+        "figure": figures.index(row.group.figure),
+        "other": row.group.figure != found.figure,
+        "seeds": len(row.group.runs),
+        "rounds": row.group.rounds,
+        "final": _spread(row.final),
+        "best": _spread(row.best),
+        "rejected": row.rejected,
+        "skipped": row.skipped,
+    }
+
+
+def _spread(found: Spread) -> dict[str, Any]:
+    gaps = sum(short(value) is None for value in found.values)
+    return {"mean": short(found.mean), "sd": short(found.sd), "gaps": gaps}
+
+
 def _at(found: Comparison) -> dict[str, Any]:
-    headline = sentences.headline_of(found)
+    first, *rest = sentences.concluded(found)
+    ranked = found.ranked
     return {
         "target": found.target,
-        "words": "" if found.target is None else words.target_words(found.target),
-        "headline": headline.claim,
-        "evidence": headline.detail,
-        "verdicts": table.sentences(found)[1:],
-        "costs": [table.cost_cells(found, row) for row in found.rows],
+        "headline": first.claim,
+        "evidence": first.detail,
+        "verdicts": [str(sentence) for sentence in rest],
+        "costs": [{name: _cost(row.costs[name]) for name in row.costs} for row in found.rows],
+        "ranks": [ranked.index(row) for row in found.rows],
+    }
+
+
+def _cost(found: CostToTarget) -> dict[str, Any]:
+    ratio = found.ratio
+    clear = ratio is not None and ratio.clear(1)
+    return {
+        "value": short(found.value),
+        "own": short(found.per_seed_mean),
+        "reached": found.reached,
+        "compared": ratio is not None,
+        "ratio": None if ratio is None else short(ratio.value),  # None too where it has no bound
+        "standing": "" if ratio is None or not clear else "better" if ratio.low > 1 else "worse",
     }
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _run(ledger: Ledger, run: Run, history: History) -> dict[str, Any]:
+def _run(ledger: Ledger, run: Run, history: History, figures: Sequence[Figure]) -> dict[str, Any]:
     rounds = history.rounds
     at = sorted({r for r, *_ in history.metrics})
     where = {r: i for i, r in enumerate(at)}
-    figures: dict[str, list[float | None]] = {}
+    number = {figure: i for i, figure in enumerate(figures)}
+    values: dict[int, list[float | None]] = {}
     for r, figure, value in history.metrics:
-        figures.setdefault(_figure_name(figure), [None] * len(at))[where[r]] = short(value)
+        values.setdefault(number[figure], [None] * len(at))[where[r]] = short(value)
     return {
         "name": run.name,
         "label": history.label,
@@ -150,38 +246,31 @@ def _run(ledger: Ledger, run: Run, history: History) -> dict[str, Any]:
         "planned": history.planned,
         "created": datetime.fromtimestamp(run.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         "rounds": [row.round for row in rounds],
-        "up": np.cumsum([row.bytes_up for row in rounds], dtype=np.int64).tolist(),
-        "down": np.cumsum([row.bytes_down for row in rounds], dtype=np.int64).tolist(),
-        "macs": [int(v) for v in np.cumsum([row.macs for row in rounds], dtype=np.int64)],
-        "seconds": [short(v) for v in np.cumsum([row.seconds for row in rounds])],
-        "participants": [row.participants for row in rounds],
+        "costs": {name: [_number(getattr(row, name)) for row in rounds] for name in COLUMNS},
         "rejected": history.rejected,
         "skipped": history.skipped,
         "rejections": [[at_, client, reason] for at_, client, reason in ledger.rejections(run)[:20]],
         "at": at,
-        "figures": figures,
-        "main": _figure_name(history.main_curve),
-        "drift": _columns([row.drift for row in rounds]),
-        "notes": _columns([row.notes for row in rounds]),
+        "values": values,
+        "main": number.get(history.main_curve),
+        "drift": _series([row.drift for row in rounds]),
+        "notes": _series([row.notes for row in rounds]),
         "partition": history.facts.get("partition_fingerprint", ""),
         "command": command(history.experiment),
         "typed": str(history.facts.get("command", "")),
-        "facts": _facts(history),
     }
 
 
-def _figure_name(figure: Figure) -> str:
-    return f"{figure.metric} of the {figure.model} model on {figure.data}"
+def _number(value: float) -> float | int | None:
+    return value if isinstance(value, int) else short(value)
 
 
-def short(value: float | None) -> float | None:
-    """Six significant figures, and no number as None: what JSON can hold."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+def _series(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [short(row.get(name)) for row in rows] for name in names}
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 
 def _facts(history: History) -> dict[str, str]:
@@ -199,19 +288,16 @@ def _facts(history: History) -> dict[str, str]:
     return {name: str(value) for name, value in known.items() if value is not None}
 
 
-def _series(histories: Sequence[History]) -> list[str]:
-    """All labelled figures, the headline ones first."""
-    mains = [_figure_name(h.main_curve) for h in histories if h.metrics]
-    names = [_figure_name(figure) for h in histories for figure in h.figures]
-    return list(dict.fromkeys([*mains, *sorted(names)]))
+_SAID_BY_FACTS = ("clients", "participate", "own", "name", "runtime")  # what was asked for; the facts say what came
 
 
 def _flat(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Settings as people read them; what was left to its default, and has none to show, is not there."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from ((f"{key}.{inner}", str(v)) for inner, v in value.items())
-        elif key != "own":
-            yield key, str(value)
+            yield from ((words.setting(inner, key), words.value(v)) for inner, v in value.items() if v is not None)
+        elif key not in _SAID_BY_FACTS and value is not None:
+            yield words.setting(key), words.value(value)
 
 
 def _settings(histories: Sequence[History]) -> dict[str, Any]:
@@ -221,114 +307,6 @@ def _settings(histories: Sequence[History]) -> dict[str, Any]:
     same = [n for n in names if len({row.get(n) for row in rows}) == 1]
     return {
         "shared": [[n, rows[0][n]] for n in same],
-        "names": [n for n in names if n not in same and n != "name"],
-        "rows": [[row.get(n, "") for n in names if n not in same and n != "name"] for row in rows],
+        "names": [n for n in names if n not in same],
+        "rows": [[row.get(n, "") for n in names if n not in same] for row in rows],
     }
-
-
-def command(experiment: Mapping[str, Any]) -> str:
-    """The command that repeats a run: every setting that is not a default, named."""
-    if experiment.get("own"):
-        return ""
-    known, parts = components(), ["undrift", "run"]
-    for section in SECTIONS:
-        values = dict(experiment.get(section, {}))
-        name = values.pop("name", "")
-        defaults = {s.name: s.default for s in known[section].get(name, ())}
-        unnamed = "" in known[section]
-        parts += [] if unnamed else [f"--{section}", str(name)]
-        prefix = "" if unnamed else f"{section}."
-        for key, value in values.items():
-            if key in defaults and _plain(value) != _plain(defaults[key]):
-                parts += _flag(prefix + key, value)
-    defaults = {s.name: s.default for s in known["plan"][""]}
-    for key, value in experiment.items():
-        if key in defaults and key not in SECTIONS and _plain(value) != _plain(defaults[key]):
-            parts += _flag(key, value)
-    return shlex.join(parts)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _flag(key: str, value: Any) -> list[str]:
-    name = key.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    if isinstance(value, list | tuple):
-        return [f"--{name}", ",".join(map(str, value))]
-    return [f"--{name}", str(value)]
-
-
-# --- who holds what, and how it fares ---------------------------------------------------------------------------------
-
-
-def _partition(history: History) -> dict[str, Any]:
-    histogram = np.array(history.facts["histogram"], np.int64)
-    clients = len(histogram)
-    shown = np.unique(np.linspace(0, clients - 1, min(clients, SHOWN_CLIENTS)).round().astype(np.int64))
-    return {
-        "seed": history.seed,
-        "title": f"{history.facts.get('data', '')}, {sentences.partition(history)}, seed {history.seed}",
-        "clients": clients,
-        "shown": shown.tolist(),
-        "counts": histogram[shown].tolist(),
-        "figures": _heterogeneity(histogram),
-    }
-
-
-def _heterogeneity(histogram: np.ndarray[Any, Any]) -> list[list[str]]:
-    """The figures of a partition, from its counts alone."""
-    clients, classes = histogram.shape
-    labels = np.tile(np.arange(classes), clients).repeat(histogram.reshape(-1))
-    offsets = np.concatenate([[0], np.cumsum(histogram.sum(axis=1))])
-    found = heterogeneity(Partition(np.arange(len(labels)), offsets), labels, classes)
-    return [
-        ["samples per client", f"{found.smallest} to {found.largest}, median {found.median:g}"],
-        ["class entropy of a client", f"{found.entropy:.2f} of {found.entropy_global:.2f} bits"],
-        ["divergence between two clients", f"{found.divergence:.2f} (0 same, 1 disjoint)"],
-        ["distance to the whole", f"{found.distance:.2f} (share of samples to move)"],
-    ]
-
-
-def _fairness(ledger: Ledger, groups: Sequence[tuple[str, Sequence[Run]]]) -> list[dict[str, Any]]:
-    """How the clients fare on their own test parts, at the latest evaluation, all seeds of a group together."""
-    found = []
-    for place, (label, runs) in enumerate(groups):
-        pooled: dict[str, list[float]] = {}
-        rounds: dict[str, int] = {}
-        for run in runs:
-            for model, (at, accuracies) in sorted(ledger.client_metrics(run).items(), key=_global_first):
-                pooled.setdefault(model, []).extend(accuracies.values())
-                rounds[model] = at
-        for model, values in pooled.items():
-            array = np.sort(np.array(values, np.float64))
-            array = array[np.isfinite(array)]
-            if not len(array):
-                continue
-            worst = array[: max(1, len(array) // 10)]
-            shown = array[np.unique(np.linspace(0, len(array) - 1, min(len(array), 2 * SHOWN_CLIENTS)).astype(int))]
-            found.append(
-                {
-                    "group": place,
-                    "label": label if model == "global" else f"{label}, {model} models",
-                    "round": rounds[model],
-                    "clients": len(array),
-                    "mean": short(float(array.mean())),
-                    "sd": short(float(array.std())),
-                    "worst": short(float(worst.mean())),
-                    "quantiles": [short(float(q)) for q in np.quantile(array, [0, 0.25, 0.5, 0.75, 1])],
-                    "values": [round(float(v), 4) for v in shown],
-                }
-            )
-    return found
-
-
-def _global_first(item: tuple[str, Any]) -> tuple[bool, str]:
-    return item[0] != "global", item[0]
-
-
-def check_runs(runs: Sequence[Run], ledger: Ledger) -> None:
-    if not runs:
-        raise InvalidInput(f"the ledger {ledger.path} holds no runs yet")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from undrift.core.errors import InvalidInput
+from undrift.core.figure import Figure
 from undrift.ledger.history import History
+from undrift.ledger.rows import RoundRow
 from undrift.report.files import refuse_existing, written
+from undrift.report.numbers import valid
 
 FORMATS = ("csv", "parquet", "json")
 _RUN = ("run", "method", "seed", "status")
@@ -26,13 +28,14 @@ def export(histories: Sequence[History], path: str | Path, *, force: bool = Fals
     found = rows(histories)
     with written(path, force=force) as temporary:
         if kind == "json":
-            text = json.dumps([_whole(history) for history in histories], indent=1, allow_nan=False)
+            text = json.dumps(valid([_whole(history) for history in histories]), indent=1, allow_nan=False)
             temporary.write_text(text + "\n", encoding="utf-8")
         elif kind == "csv":
             with temporary.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
-                writer.writerow(columns(found))
-                writer.writerows([_harmless(row.get(c)) for c in columns(found)] for row in found)
+                names = columns(found)
+                writer.writerow(names)
+                writer.writerows([_harmless(row.get(name)) for name in names] for row in found)
         else:
             _parquet(found, temporary)
     return len(found)
@@ -43,8 +46,8 @@ def rows(histories: Sequence[History]) -> list[dict[str, Any]]:
     found = []
     for history in histories:
         figures: dict[int, dict[str, float | None]] = {}
-        for at, f, value in history.metrics:
-            figures.setdefault(at, {})[f"{f.metric} of the {f.model} model on {f.data}"] = value
+        for at, figure, value in history.metrics:
+            figures.setdefault(at, {})[column(figure)] = value
         for row in history.rounds:
             plain = {k: v for k, v in row.plain().items() if k not in ("drift", "notes")}
             found.append(
@@ -62,8 +65,19 @@ def rows(histories: Sequence[History]) -> list[dict[str, Any]]:
     return found
 
 
+def column(figure: Figure) -> str:
+    """What a figure is called in tables for other programs."""
+    return f"{figure.metric} of the {figure.model} model on {figure.data}"
+
+
 def columns(found: Sequence[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for row in found for name in row))
+    """All columns: what the run is and costs, drift, the methods' own series, figures. The page's download has them."""
+    known = {*_RUN, *RoundRow.COLUMNS}
+
+    def kind(name: str) -> int:
+        return 0 if name in known else 1 if name.startswith("drift ") else 2 if name.startswith("note ") else 3
+
+    return sorted(dict.fromkeys(name for row in found for name in row), key=kind)
 
 
 def _whole(history: History) -> dict[str, Any]:
@@ -75,12 +89,8 @@ def _whole(history: History) -> dict[str, Any]:
         "planned": history.planned,
         "experiment": history.experiment,
         "facts": history.facts,
-        "rounds": [{k: _finite(v) for k, v in row.items() if k not in _RUN} for row in rows([history])],
+        "rounds": [{k: v for k, v in row.items() if k not in _RUN} for row in rows([history])],
     }
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _harmless(value: Any) -> Any:

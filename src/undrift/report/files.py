@@ -39,7 +39,8 @@ def written(path: str | Path, *, force: bool = False) -> Iterator[Path]:
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
         temporary.replace(path)
-    except BaseException:
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
         with suppress(OSError):
             temporary.unlink()
-        raise

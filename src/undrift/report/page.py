@@ -17,9 +17,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from undrift.core.errors import InvalidInput
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
-from undrift.report.content import check_runs, content
+from undrift.report.content import content
 from undrift.report.files import refuse_existing, written
 
 
@@ -28,7 +29,8 @@ def write_report(
 ) -> None:
     """Write the report of some runs to one file."""
     refuse_existing(path, force)
-    check_runs(runs, ledger)
+    if not runs:
+        raise InvalidInput(f"the ledger {ledger.path} holds no runs yet")
     text = page(content(ledger, runs, target=target))
     with written(path, force=force) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -46,7 +48,7 @@ def page(values: Mapping[str, Any], *, live: str | None = None) -> str:
         "style": _asset("uplot.min.css") + _asset("page.css"),
         "data": _embedded(values),
         "library": _asset("uplot.min.js"),
-        "script": _asset("page.js"),
+        "script": script(),
     }
     text = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
     return text if live is None else text.replace("<body>", f'<body data-live="{html.escape(live)}">', 1)
@@ -60,7 +62,7 @@ def _embedded(values: Mapping[str, Any]) -> str:
 
 def policy() -> str:
     """What the page may do: run its own two scripts, and ask the server it came from."""
-    hashes = " ".join(_hash(_asset(name)) for name in ("uplot.min.js", "page.js"))
+    hashes = " ".join(map(_hash, (_asset("uplot.min.js"), script())))
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'"
@@ -69,6 +71,20 @@ def policy() -> str:
 
 def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+# The page's modules, each after those that it imports.
+MODULES = (
+    "numbers", "series", "dom", "view", "tables", "charts", "top", "curve", "clients", "runs", "download", "main",
+)  # fmt: skip
+
+
+@cache
+def script() -> str:
+    """The modules as one script, since a page from disk may import nothing: one scope for all, closed to the rest."""
+    modules = (_asset(f"page/{name}.js") for name in MODULES)
+    joined = "\n".join(re.sub(r"^(import\b.*?;\n|export )", "", m, flags=re.MULTILINE | re.DOTALL) for m in modules)
+    return f'"use strict";\n(() => {{\n{joined}}})();\n'
 
 
 @cache

@@ -6,6 +6,7 @@ A sentence names a winner only where the interval leaves chance out; otherwise i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from undrift.analysis.comparison import Comparison, Row
@@ -57,6 +58,11 @@ def _ended(row: Row) -> str:
     return value if row.group.figure.share else f"a {row.group.figure.metric} of {value}"
 
 
+def _stands(row: Row) -> str:
+    """A run that has not finished has not ended anywhere."""
+    return "ended at" if all(run.status == "finished" for run in row.group.runs) else "is at"
+
+
 def _goal(verdict: Verdict) -> str:
     return words.target_words(verdict.target or 0)
 
@@ -77,7 +83,7 @@ def _closing(verdict: Verdict) -> str:
 
 def _alone(verdict: Verdict) -> Sentence:
     row, played = verdict.row, words.count(verdict.row.group.rounds, "round")
-    ended = f"ended at {_ended(row)} after {played}"
+    ended = f"{_stands(row)} {_ended(row)} after {played}"
     if not row.costs or verdict.target is None:
         return Sentence(f"{row.label} {ended}")
     if row.rounds is None:
@@ -254,8 +260,7 @@ def remark(found: Remark) -> str:
             )
             return f"{found.label}: the figures are of the finished runs, without {listed}"
         case "unfinished":
-            listed = ", ".join(f"{run.status} at round {len(run.rounds)} of {run.planned}" for run in found.runs)
-            return f"{found.label}: no run is finished ({listed}); the figures are of the rounds so far"
+            return f"{found.label}: no run is finished ({progress(found.runs)}); the figures are of the rounds so far"
         case "scenes":
             return "these runs are on different data or partitions: they stand side by side and are not compared"
         case "lengths":
@@ -269,6 +274,13 @@ def remark(found: Remark) -> str:
             )
         case "no classes":
             return "these data have no classes: there is a loss, no accuracy, and so no target to reach"
+
+
+def progress(runs: Sequence[History]) -> str:
+    """How far runs are that have not finished; nothing where all have."""
+    open_ = [run for run in runs if run.status != "finished"]
+    said = dict.fromkeys(f"{run.status} at round {len(run.rounds)} of {run.planned}" for run in open_)
+    return ", ".join(said)
 
 
 def partition(history: History) -> str:

@@ -16,30 +16,36 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from undrift.analysis.selection import selected
 from undrift.core.errors import InvalidInput
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
-from undrift.report.content import Reader
+from undrift.report.content import Reader, explained, nothing
 from undrift.report.page import page, policy
 
 LOOK = 0.4  # seconds between looks at the ledger
 AGAIN = 5.0  # and at the latest: that a process has died does not change the ledger
 SHORTEST_TOKEN = 12
+CONNECTIONS = 128  # at the same time; one more is told to come back
+LIFE = 60.0  # seconds that a connection may last in all, however slowly it speaks
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class Follower:
     """The latest content of a ledger, worked out once for all who ask."""
 
     def __init__(self, path: Path, names: Sequence[str], target: float | None = None) -> None:
-        with Ledger(path) as ledger:
-            self._names = [ledger.run(name).name for name in names]
-        self.path, self._target = path, target
+        self.path, self._names, self._target = path, names, target
+        if names:
+            with Ledger(path) as ledger:
+                selected(ledger, names)  # a name that means nothing is said at once
         self._latest: tuple[str, bytes] = ("", b"")
         self._page: tuple[str, bytes] = ("", b"")
         self._lock, self._stop = threading.Lock(), threading.Event()
@@ -68,21 +74,39 @@ class Follower:
         return self._page[1]
 
     def _follow(self) -> None:
-        news = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
-        with Ledger(self.path) as ledger:
-            reader, seen, looked = Reader(ledger), -1, 0.0
+        """Look again and again. Whatever goes wrong is said on the page, and the next look may go well."""
+        while not self._stop.is_set():
+            try:
+                self._look()
+            except Exception as error:
+                self._fail(error)
+                self._stop.wait(LOOK)
+
+    def _look(self) -> None:
+        """Follow the ledger for as long as it can be read."""
+        with (
+            closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)) as news,
+            Ledger(self.path) as ledger,
+        ):
+            reader, seen, looked = Reader(ledger, forgiving=True), -1, 0.0
             while not self._stop.is_set():
                 (version,) = news.execute("PRAGMA data_version").fetchone()
                 began = time.monotonic()
                 if version != seen or began - looked > AGAIN:
                     seen, looked = version, began
-                    self._update(reader.content(self._runs(ledger), target=self._target, coarse=True))
+                    with ledger.reading():
+                        values = reader.content(self._runs(ledger), target=self._target, coarse=True)
+                    self._update(values)
                 self._stop.wait(max(LOOK, time.monotonic() - began))
-        news.close()
 
     def _runs(self, ledger: Ledger) -> list[Run]:
-        runs = ledger.runs()
-        return [run for run in runs if run.name in self._names] if self._names else runs
+        return selected(ledger, self._names) if ledger.runs() else []
+
+    def _fail(self, error: Exception) -> None:
+        """The last content that was read, with what went wrong since."""
+        known = self.latest()[1]
+        values = json.loads(gzip.decompress(known)) if known else nothing(self.path)
+        self._update(values | {"trouble": f"the ledger could not be read: {explained(error)}; trying again"})
 
     def _update(self, values: dict[str, Any]) -> None:
         text = json.dumps(values, separators=(",", ":"), allow_nan=False)
@@ -102,6 +126,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, follower: Follower, host: str, port: int, token: str | None) -> None:
         self.follower, self.token = follower, token
+        self.began: dict[Any, float] = {}  # open connections
         self.local = is_local(host)
         if not self.local and not token:
             raise InvalidInput(f"--host {host} is not this machine alone: give a --token that readers must have")
@@ -119,6 +144,26 @@ class Server(ThreadingHTTPServer):
         shown = f"[{host}]" if ":" in host else host
         return f"http://{shown}:{port}/" + (f"?token={self.token}" if self.token else "")
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self.began) >= CONNECTIONS:
+            with suppress(OSError):
+                request.sendall(BUSY)
+            self.shutdown_request(request)
+            return
+        self.began[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.began.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End connections that have lasted too long: a shut socket wakes the thread that waits for it."""
+        for request, began in list(self.began.items()):
+            if time.monotonic() - began > LIFE:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader who closes the page in the middle of an answer is no error of ours."""
 
@@ -131,7 +176,6 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "undrift"
     sys_version = ""
     timeout = 30
-    _HOSTS: ClassVar = {"localhost", "127.0.0.1", "::1"}
 
     def do_GET(self) -> None:
         asked = urlsplit(self.path)
@@ -156,7 +200,7 @@ class Handler(BaseHTTPRequestHandler):
             return hmac.compare_digest(given.encode(), self.server.token.encode())
         # Without a token only this machine may ask, and only by its own name: a foreign site whose name was made to
         # point here must not read the page through the user's browser.
-        return (urlsplit(f"//{self.headers.get('Host', '')}").hostname or "") in self._HOSTS
+        return is_local(urlsplit(f"//{self.headers.get('Host', '')}").hostname or "")
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str, *, packed: bool = False, version: str = "") -> None:
         if packed and "gzip" not in self.headers.get("Accept-Encoding", ""):
@@ -172,6 +216,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Security-Policy", f"{policy()}; frame-ancestors 'none'")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
+        if time.monotonic() - self.server.began.get(self.connection, 0.0) > LIFE / 2:
+            self.send_header("Connection", "close")  # in good time, so that nobody is cut off in the middle
         self.end_headers()
         self.wfile.write(body)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from undrift.core.figure import Figure
 
@@ -77,7 +78,27 @@ def count(value: float, what: str) -> str:
 
 def key(name: str) -> str:
     """The name of a setting as people say it: ``batch_size`` is the batch size."""
-    return name.replace("_", " ")
+    return _KEYS.get(name, name.replace("_", " "))
+
+
+def setting(name: str, section: str = "") -> str:
+    """A setting with what it is a setting of: ``method: mu``, ``training: learning rate``."""
+    of = {"algorithm": "method", "train": "training"}.get(section, section)
+    return of if name == "name" and of else f"{of}: {key(name)}" if of else key(name)
+
+
+def value(given: Any) -> str:
+    """The value of a setting."""
+    if given is None:
+        return "by default"
+    if isinstance(given, bool):
+        return "yes" if given else "no"
+    if isinstance(given, list | tuple):
+        return ", ".join(map(value, given))
+    return f"{given:g}" if isinstance(given, float) else str(given)
+
+
+_KEYS = {"lr": "learning rate", "lr_decay": "learning rate decay", "lr_every": "decay every so many rounds", "xi": "ξ"}
 
 
 def series(words: list[str]) -> str:
