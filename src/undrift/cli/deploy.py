@@ -20,16 +20,18 @@ from undrift.cli.common import (
     LedgerOption,
     QuietOption,
     command_line,
+    complain,
     console,
     errors,
     open_ledger,
     say,
 )
 from undrift.cli.display import watching
-from undrift.cli.ending import judged
+from undrift.cli.ending import UNWELL, judged
 from undrift.cli.showing import announce, print_json
 from undrift.core.errors import InvalidInput
 from undrift.deploy import engine, kits
+from undrift.deploy.coordinator import Abandoned
 from undrift.deploy.engine import Daemon
 from undrift.deploy.journal import Journal
 from undrift.deploy.nvflare_pipe import NVFlarePipe
@@ -40,6 +42,8 @@ from undrift.ledger.store import Ledger
 app = typer.Typer(no_args_is_help=True, help="A real federation: sites that keep their data, over mutual TLS.")
 
 KitOption = Annotated[Path, typer.Option("--kit", help="The coordinator's kit: the folder, or the archive.")]
+
+BAR = 30  # letters of the bar of the slowest site
 
 EXAMPLE = """\
 name = "clinics"                 # of the federation
@@ -112,7 +116,7 @@ def run(
         journal = Journal(kit / "journal.jsonl")
         stack.callback(journal.close)
         for federated in described:
-            with watching(quiet) as observer:
+            with watching(quiet) as observer, _told_how_to_go_on(book, kit):
                 result = federate(
                     federated, pipe, pipe.sites, book, journal, name=name or "", again=earlier, patience=patience,
                     say=_aloud, watch=observer.watch, within=observer.within, extra={"command": command_line()},
@@ -120,6 +124,23 @@ def run(
             announce(result, as_json)
             histories.append(result.history)
     raise typer.Exit(judged(histories))
+
+
+@contextlib.contextmanager
+def _told_how_to_go_on(book: Ledger, kit: Path) -> Iterator[None]:
+    """A run that stopped on its way can go on: say how."""
+    before = {run.id: run.rounds for run in book.runs()}
+    try:
+        yield
+    except (KeyboardInterrupt, Abandoned) as error:
+        begun = [run for run in book.runs() if "deployed" in run.facts and run.rounds > before.get(run.id, -1)]
+        if isinstance(error, Abandoned):
+            complain(str(error))
+        if begun:
+            _aloud(f"go on with: undrift deploy run --resume {begun[-1].name} --kit {kit} --ledger {book.path}")
+        if isinstance(error, Abandoned):
+            raise typer.Exit(UNWELL) from None
+        raise
 
 
 def _earlier(book: Ledger, name: str) -> Run:
@@ -163,17 +184,27 @@ def _last_round(kit: Path) -> list[dict[str, Any]]:
     if not rounds:
         return [{"site": site, "state": "no round so far"} for site in kits.about(kit)["sites"]]
     last = rounds[-1]
-    return [
-        {
-            "site": timing["site"],
-            "state": timing["why"] or "answered",
-            "round": last["round"],
-            "at": last["at"],
-            "worked, s": timing["worked"],
-            "on the way, s": max(0.0, timing["total"] - timing["waited"] - timing["worked"]),
-        }
-        for timing in last["sites"]
-    ]
+    slowest = max((timing["total"] for timing in last["sites"]), default=0.0)
+    return [_row(timing, last, slowest) for timing in last["sites"]]
+
+
+def _row(timing: dict[str, Any], last: dict[str, Any], slowest: float) -> dict[str, Any]:
+    """A site in a round: what it did, and for how long; the bar is as long as the slowest."""
+    way = max(0.0, timing["total"] - timing["waited"] - timing["worked"])
+    bar = "".join(
+        mark * round(BAR * seconds / max(slowest, 1e-9))
+        for mark, seconds in (("-", way), (".", timing["waited"]), ("#", timing["worked"]))
+    )
+    return {
+        "site": timing["site"],
+        "state": timing["why"] or "answered",
+        "round": last["round"],
+        "at": last["at"],
+        "on the way, s": way,
+        "waited, s": timing["waited"],
+        "worked, s": timing["worked"],
+        "- way . waited # worked": bar,
+    }
 
 
 @app.command()

@@ -26,6 +26,7 @@ from undrift.deploy.journal import entries, verify
 from undrift.deploy.pipe import Answers, socket_file
 from undrift.deploy.policy import Approvals, Policy, write
 from undrift.deploy.site import Site
+from undrift.deploy.wire import Broken
 from undrift.experiment.deployed import Installed
 from undrift.experiment.description import read_toml
 from undrift.experiment.sitedata import held
@@ -156,16 +157,24 @@ def start(kit: SiteKit, root: RootOption = None) -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(in_sentences(logging.INFO))
         stack.enter_context(ended_by_term())
+        daemon = Daemon(kit, place)  # of which there is one for a kit: nobody else uses what follows
         site = Site(kit, str(about["name"]), data, policy, Installed())
         stack.callback(site.close)
-        stack.enter_context(Answers(socket_file(kit), site.answer))
-        stack.enter_context(Daemon(kit, place))
+        stack.enter_context(_answers(kit, site))
+        stack.enter_context(daemon)
         say(
             f"Site {escape(site.name)} of {escape(str(about['federation']))}: {len(data.x)} samples. "
             f"It answers the coordinator at {escape(str(about['host']))}:{about['port']}; Ctrl-C ends it."
         )
         while True:
             signal.pause()
+
+
+def _answers(kit: Path, site: Site) -> Answers:
+    try:
+        return Answers(socket_file(kit), site.answer)
+    except Broken as error:
+        raise InvalidInput(str(error)) from None
 
 
 @app.command()

@@ -59,6 +59,11 @@ class NVFlarePipe:
         """As ``Pipe.call`` says."""
         return self.calls.call(messages, seconds)
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes on the socket so far, to and from all sites."""
+        return self.calls.traffic
+
     def connected(self) -> dict[str, float]:
         """The sites whose engines are connected to the server, and when they gave their last sign of life."""
         answer = self._admin.ask({"do": "sites"})
