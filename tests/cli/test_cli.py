@@ -151,6 +151,29 @@ def test_a_file_lists_methods_and_seeds_of_a_comparison(folder: Path, capsys: py
         assert {run.experiment["seed"] for run in ledger.runs()} == {4, 7}
 
 
+def test_a_file_has_a_table_for_each_method_with_its_own_training(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "c.toml").write_text(
+        "seeds = 1\n[train]\nmomentum = 0.9\n"
+        "[[method]]\nname = 'fedavg'\n"
+        "[[method]]\nname = 'slowmo'\ntrain = {momentum = 0}\n"
+        "[[method]]\nname = 'fedadm'\nbudget = [30]\ntrain = {momentum = 0}\n"
+    )
+    assert cli.run(["compare", "c.toml", *SMALL, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    labels = ["FedAvg (baseline)", "SlowMo [momentum=0]", "FedADM (budget=[30]) [momentum=0]"]
+    assert [row["method"] for row in rows] == labels
+    # The same on the command line, where a list stands in brackets.
+    listed = "fedavg,slowmo:train.momentum=0,fedadm:budget=[30]:train.momentum=0"
+    flags = ["--train.momentum", "0.9", "--seeds", "1", "--resume"]
+    assert cli.run(["compare", "-a", listed, *flags, *SMALL, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == rows
+    with Ledger("runs/ledger.sqlite") as ledger:
+        assert len(ledger.runs()) == 3  # nothing was run again
+    assert "it describes a comparison: undrift compare c.toml" in sentence(capsys, "run", "c.toml")
+
+
 def test_names_of_runs_are_whole_on_a_narrow_terminal() -> None:
     assert undrift("run", "--name", "a-name-of-more-than-twenty-characters", *SMALL).returncode == 0
     shown = subprocess.run(
@@ -236,6 +259,10 @@ BAD = [
     (["compare", "--seeds", "5..1"], "5 comes after 1"),
     (["compare", "--algorithms", "fedavg,fedx"], "unknown algorithm 'fedx'"),
     (["compare", "--algorithms", "fedtrip:frist=init"], "did you mean 'first'?"),
+    (["compare", "--algorithms", "fedadm:budget=10,20"], "written in brackets, such as budget=[10,20]"),
+    (["compare", "--algorithms", "slowmo:train.momentm=0"], "did you mean 'train.momentum'?"),
+    (["compare", "--target", "90"], "--target 90: it must be a number in [0, 1] (a share: 0.9 for 90 %)"),
+    (["advise", "--algorithms", "fedprox:mu=1"], "at their default settings"),
     (["resume", "nothing"], "there is no ledger at runs/ledger.sqlite"),
     (["show", "nothing"], "there is no ledger"),
     (["nonsense"], "nonsense"),
@@ -258,6 +285,8 @@ TOMLS = {
     "[algorithm]\nname = 'fedtrip'\nmue = 1": "did you mean 'mu'?",
     "rounds = ": "is not valid TOML",
     "train = 3": "[train] must be a table",
+    "algorithm = ['fedavg', 'fedprox']": "`algorithms` lists those of a comparison",
+    "[algorithm]\nname = 'fedavg'\ntrain = 3": "train must be a table",
 }
 
 

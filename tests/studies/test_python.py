@@ -60,6 +60,28 @@ def test_records_go_to_pandas_where_it_is(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.to_pandas() == ("frame", found.records())
 
 
+def test_methods_have_training_settings_of_their_own(tmp_path: Path) -> None:
+    shared: dict[str, Any] = {"seeds": 1, "training": undrift.Training(momentum=0.9, lr=0.02), **SMALL}
+    for place, model in enumerate((None, lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))):
+        path = tmp_path / f"{place}.sqlite"
+        methods = ["fedavg", "slowmo:train.momentum=0", {"name": "feddyn", "train": {"momentum": 0.5, "epochs": 2}}]
+        found = undrift.compare(methods, model=model, ledger=path, **shared)
+        assert [row.label for row in found.rows] == [
+            "FedAvg",
+            "SlowMo [momentum=0]",
+            "FedDyn [momentum=0.5, epochs=2]",
+        ]
+        with Ledger(path) as book:
+            trained = {run.name.split("/")[1]: run.facts["training"] for run in book.runs()}
+        assert [(t["momentum"], t["epochs"], t["lr"]) for t in trained.values()] == [
+            (0.9, trained["fedavg"]["epochs"], 0.02),
+            (0.0, trained["fedavg"]["epochs"], 0.02),
+            (0.5, 2, 0.02),
+        ]
+        assert list(trained)[1:] == ["slowmo:train.momentum=0", "feddyn:train.momentum=0.5:train.epochs=2"]
+        assert undrift.compare(methods, model=model, ledger=path, resume=True, **shared).records() == found.records()
+
+
 def test_ones_own_model_data_and_method_are_compared(tmp_path: Path) -> None:
     x = torch.randn(80, 4, generator=torch.Generator().manual_seed(1))
     data = undrift.Dataset.from_arrays(x, (x[:, 0] > 0).long())

@@ -13,6 +13,7 @@ import pytest
 
 from undrift.analysis.intervals import Spread
 from undrift.core.errors import InvalidInput
+from undrift.experiment.description import tag
 from undrift.ledger.store import Ledger
 from undrift.studies.advise import _survivors, run_pilot
 from undrift.studies.conclusion import conclusion
@@ -21,7 +22,7 @@ from undrift.studies.jobs import Done, Observer, Place, Queued, work_off
 from undrift.studies.outcome import Outcome, Score, heat
 from undrift.studies.over import parse_over
 from undrift.studies.pilot import Budget, Pilot, Standing
-from undrift.studies.sweep import Sweep, run_sweep
+from undrift.studies.sweep import Sweep, planned_sweep, run_sweep
 
 BASE: dict[str, Any] = {"clients": 5, "participate": 2, "rounds": 2, "partition": {"name": "iid"}}
 
@@ -39,6 +40,31 @@ def test_a_grid_is_every_combination_of_what_applies_to_a_method() -> None:
     assert trial.values["algorithm"] == {"name": "fedprox", "mu": 10.0}
     assert trial.values["train"]["lr"] == 0.1
     assert trial.tag == "fedprox:lr=0.1:fedprox.mu=10"
+
+
+def test_lists_are_varied_and_names_carry_all_that_differs() -> None:
+    budgets = planned_sweep(BASE, "fedadm", ["budget=15,30,60"])
+    assert [trial["budget"] for trial in budgets.points("fedadm")] == [(15.0,), (30.0,), (60.0,)]
+    pairs = planned_sweep(BASE, "fedadm", ["budget=[10,20],[30,40]"])
+    assert [trial["budget"] for trial in pairs.points("fedadm")] == [(10.0, 20.0), (30.0, 40.0)]
+    in_python = planned_sweep(BASE, "fedadm", {"budget": [[10, 20], [30, 40]]})
+    assert in_python.points("fedadm") == pairs.points("fedadm")
+    twice = planned_sweep(BASE, "fedtr,fedtr:drift=dual", ["lr=0.1"])
+    trials = [twice.trial(method, point) for method in twice.methods for point in twice.points(tag(method))]
+    assert [trial.tag for trial in trials] == ["fedtr:lr=0.1", "fedtr:drift=dual:lr=0.1"]
+    assert len({run.name for trial in trials for run in twice.runs(trial)}) == 6
+
+
+def test_a_setting_given_for_all_goes_to_the_methods_that_have_it() -> None:
+    plan = planned_sweep({**BASE, "algorithm": {"mu": 3.0}}, "fedavg,fedprox,fedprox:mu=1", ["lr=0.1"])
+    sections = [plan.trial(method, {"lr": 0.1}).values["algorithm"] for method in plan.methods]
+    assert sections == [{"name": "fedavg"}, {"name": "fedprox", "mu": 3.0}, {"name": "fedprox", "mu": 1.0}]
+
+
+@pytest.mark.parametrize("text", ["fedprox:mu=1", "fedprox:train.lr=0.1"])
+def test_what_a_method_fixes_is_not_varied(text: str) -> None:
+    with pytest.raises(InvalidInput, match="leave one of them out"):
+        planned_sweep(BASE, text, ["fedprox.mu=1,2", "lr=0.1,0.2"])
 
 
 def test_trials_are_the_same_number_for_all_and_the_same_ones_again() -> None:

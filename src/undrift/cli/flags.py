@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperOption
 
 from undrift.core.errors import InvalidInput, hint
 from undrift.core.settings import Setting
-from undrift.experiment.description import components
+from undrift.experiment.description import components, listed
 
 _META = "undrift.flags"
 _PANELS = {
@@ -141,7 +141,7 @@ def _chosen() -> dict[str, list[str]]:
         flag, equals, value = word.partition("=")
         section = _CHOICES.get(flag)
         if section and (equals or i + 1 < len(words)):
-            names = (value if equals else words[i + 1]).split(",")
+            names = listed(value if equals else words[i + 1])
             chosen[section] = [name.split(":")[0] for name in names]
     return chosen
 

@@ -57,6 +57,7 @@ PartitionOption = Annotated[
 ]
 ModelOption = Annotated[str | None, typer.Option("--model", "-m", help="The model; `undrift models` lists them.")]
 NameOption = Annotated[str | None, typer.Option("--name", help="What to call the run in the ledger.")]
+COMPARED = ("algorithms", "method", "seeds")  # keys of a file that describes a comparison
 
 
 def register(app: typer.Typer) -> None:
@@ -74,8 +75,8 @@ def description(
 ) -> dict[str, Any]:
     """The experiment that a file and flags describe together, as plain values."""
     base = read_toml(toml) if toml else {}
-    base.pop("algorithms", None)
-    base.pop("seeds", None)
+    for key in COMPARED:
+        base.pop(key, None)
     base.pop("deploy", None)  # how rounds of a deployment wait: a simulation does not
     chosen: dict[str, Any] = {}
     for section, name in (("data", data), ("partition", partition), ("model", model)):
@@ -83,6 +84,7 @@ def description(
             chosen[section] = {"name": name}
     if algorithm and len(algorithm) == 1:
         chosen["algorithm"] = parse_method(algorithm[0])
+        chosen["train"] = chosen["algorithm"].pop("train", {})  # beneath the flags
     base = merge(base, chosen)
     source = _name(base, "data", "digits")
     section = base.get("data", {})
@@ -101,7 +103,7 @@ def description(
 
 def _name(values: dict[str, Any], section: str, default: str) -> str:
     value = values.get(section, default)
-    return value if isinstance(value, str) else str(value.get("name", default))
+    return str(value.get("name", default)) if isinstance(value, Mapping) else str(value)
 
 
 def run(
@@ -131,6 +133,8 @@ def run(
     Every setting of the method, the partition, the model and the training is a flag: see
     `undrift run --algorithm NAME --help`.
     """
+    if experiment and not algorithm and (listed := [key for key in COMPARED if key in read_toml(experiment)]):
+        raise InvalidInput(f"{experiment} has {listed[0]}, so it describes a comparison: undrift compare {experiment}")
     values = description(ctx, experiment, [algorithm] if algorithm else None, data, partition, model)
     if name:
         values["name"] = name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,13 +39,14 @@ from undrift.cli.runs import (
 )
 from undrift.cli.seeing import ForceOption, allowed
 from undrift.cli.showing import print_json
+from undrift.core.errors import InvalidInput
 from undrift.core.figure import GLOBAL, Figure
 from undrift.experiment.description import read_toml
 from undrift.report.table import cells, headers, render, sentences
 from undrift.studies.compare import DEFAULT, Compared, run_comparison
 from undrift.studies.jobs import Done, Place
 from undrift.studies.lineup import Section, line_up, with_controls
-from undrift.studies.pilot import Budget, Pilot
+from undrift.studies.pilot import Budget, Pilot, plain_names
 from undrift.studies.scene import Scene, seeds_of
 from undrift.studies.shown import Shown
 
@@ -90,7 +91,7 @@ def compare(
     Ends with a table: accuracy, and rounds, bytes, MACs and seconds to the target, each with its ratio to FedAvg.
     """
     file = read_toml(experiment) if experiment else {}
-    methods = with_controls(line_up(algorithm or file.get("algorithms", DEFAULT)))
+    methods = with_controls(line_up(algorithm or listed_in(file, DEFAULT)))
     values = description(ctx, experiment, names_of(methods), data, partition, model)
     chosen = seeds_of(seeds or file.get("seeds", "1..3"))
     check_tracker(track)
@@ -107,6 +108,13 @@ def compare(
             facts={"command": command_line()},
         )
     raise typer.Exit(_said(found, as_json))
+
+
+def listed_in(file: Mapping[str, Any], otherwise: Any) -> Any:
+    """The methods that a file lists: as ``algorithms``, or in ``[[method]]`` tables."""
+    if "algorithms" in file and "method" in file:
+        raise InvalidInput("the file lists methods twice, as `algorithms` and in [[method]] tables: leave one out")
+    return file.get("algorithms", file.get("method", otherwise))
 
 
 def names_of(methods: Sequence[Section]) -> list[str]:
@@ -217,7 +225,7 @@ def sweep(
         check_format(output)
         force = allowed(output, force)
     file = read_toml(experiment) if experiment else {}
-    methods = with_controls(line_up(algorithm or file.get("algorithms", "fedavg")))
+    methods = with_controls(line_up(algorithm or listed_in(file, "fedavg")))
     values = description(ctx, experiment, names_of(methods), data, partition, model)
     chosen = seeds_of(seeds or file.get("seeds", "1..3"))
     plan = planned_sweep(values, methods, over or (), seeds=chosen, search=search, trials=trials, name=name, measure=by)
@@ -260,19 +268,19 @@ def advise(
     from undrift.studies.advise import run_pilot
 
     file = read_toml(experiment) if experiment else {}
-    asked = algorithm or file.get("algorithms", "all")
-    names = [] if asked == "all" else names_of(line_up(asked))
+    asked = algorithm or listed_in(file, "all")
+    names = () if asked == "all" else plain_names(line_up(asked))
     values = description(ctx, experiment, None, data, partition, model)
     chosen = seeds_of(seeds or file.get("seeds", "1..3"))
-    plan = Pilot(values, Budget.parse(budget), tuple(names), chosen, pilot, goal, name)  # type: ignore[arg-type]
+    plan = Pilot(values, Budget.parse(budget), names, chosen, pilot, goal, name)  # type: ignore[arg-type]
     with interruptible(command_line()), watching(quiet, None) as observer:
         found = run_pilot(plan, ledger, workers=workers, root=root, observer=observer)
-    _spoken(found, as_json)
+    _spoken(found, as_json, lead=True)
     raise typer.Exit(_failures(found.failed))
 
 
-def _spoken(found: Shown, as_json: bool) -> None:
-    """A study's table and sentences, the first of which is what the user wants to know."""
+def _spoken(found: Shown, as_json: bool, lead: bool = False) -> None:
+    """A study's table and sentences; ``lead``: the first of them is what the user wants to know."""
     if as_json:
         print_json(found.records())
         return
@@ -284,7 +292,7 @@ def _spoken(found: Shown, as_json: bool) -> None:
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)
     for place, sentence in enumerate(told):
-        say(f"[bold]{escape(sentence)}[/]" if place == 0 else escape(sentence))
+        say(f"[bold]{escape(sentence)}[/]" if lead and place == 0 else escape(sentence))
 
 
 def demo(

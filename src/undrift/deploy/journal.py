@@ -78,10 +78,8 @@ def entries(path: Path) -> Iterator[dict[str, Any]]:
 
 def verify(path: Path) -> Checked:
     """Read a journal from its beginning; ``InvalidInput`` where the chain breaks."""
-    lines, head = 0, BEGIN
-    for _, head in _checked(path):
-        lines += 1
-    return Checked(lines, head)
+    hashes = [BEGIN, *(found for _, found in _checked(path))]
+    return Checked(len(hashes) - 1, hashes[-1])
 
 
 def _checked(path: Path) -> Iterator[tuple[dict[str, Any], str]]:

@@ -6,6 +6,7 @@ Everything is named: data, partition, model and method. Users' own modules and t
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import Setting, Settings, at_least, between
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source, data_root
+from undrift.data.bounds import amount, regular
 from undrift.data.skew import FeatureSkew
 from undrift.models import MODELS, ModelSpec
 
@@ -74,6 +76,7 @@ class Experiment:
             elif not isinstance(section, Mapping):
                 more = "; `algorithms` lists those of a comparison" if name == "algorithm" else ""
                 raise InvalidInput(f"{where}: [{name}] must be a table or a name, not {section!r}{more}")
+        sections["algorithm"], sections["train"] = _own_training(sections["algorithm"], sections["train"], where)
         data = made("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
         method = made_method(sections["algorithm"], f"{where}: [algorithm]")
         usual = usual_partition(data.name, data.values())
@@ -157,16 +160,22 @@ def short(value: Any) -> str:
 
 def tag(section: Mapping[str, Any]) -> str:
     """A method's section as it is written on a command line: the inverse of ``parse_method``."""
-    return ":".join([str(section["name"]), *(f"{k}={short(v)}" for k, v in section.items() if k != "name")])
+    flat = {k: v for k, v in section.items() if k not in ("name", "train")}
+    flat |= {f"train.{k}": v for k, v in section.get("train", {}).items()}
+    return ":".join([str(section["name"]), *(f"{k}={short(v)}" for k, v in flat.items())])
+
+
+LONGEST = 1 << 24  # bytes of an experiment file
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     try:
+        if not Path(path).exists():
+            raise InvalidInput(f"there is no file {path}")
+        size = regular(Path(path))
+        if size > LONGEST:
+            raise InvalidInput(f"{path}: {amount(size)}: no experiment is so long")
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(f"there is no file {path}") from None
-    except IsADirectoryError:
-        raise InvalidInput(f"{path} is a folder, not a TOML file") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -211,21 +220,43 @@ def listed(text: str) -> list[str]:
 
 
 def parse_method(text: str) -> dict[str, Any]:
-    """``fedtrip`` or ``fedtrip:mu=0.4:first=init`` as a section; a list is written ``fedadm:budget=[10,20]``."""
+    """``fedtrip`` or ``fedtrip:mu=0.4:first=init`` as a section; a list is written ``fedadm:budget=[10,20]``.
+
+    ``slowmo:train.momentum=0`` is a training setting of this method alone.
+    """
     name, *pairs = text.strip().split(":")
     section: dict[str, Any] = {"name": name}
     found = algorithms.algorithms()
     if name not in found:
-        raise unknown("algorithm", name, found)
+        number = re.fullmatch(r"[-+.\d][-+.\de]*\]?", name)
+        more = "; a list in a setting is written in brackets, such as budget=[10,20]" if number else ""
+        raise InvalidInput(f"{unknown('algorithm', name, found)}{more}")
     settings = {s.name: s for s in found[name].settings()}
+    training = {f"train.{s.name}": s for s in Training.settings()}
     for pair in pairs:
         key, equals, value = pair.partition("=")
+        key = key.replace("-", "_")
         if not equals:
             raise InvalidInput(f"{text!r}: settings are written name:key=value")
-        if key not in settings:
-            raise unknown(f"setting of {name}", key, settings)
-        section[key] = settings[key].parse(value)
+        if key in training:
+            section.setdefault("train", {})[key.removeprefix("train.")] = training[key].parse(value)
+        elif key in settings:
+            section[key] = settings[key].parse(value)
+        else:
+            raise unknown(f"setting of {name}", key, training if key.startswith("train.") else settings)
     return section
+
+
+def _own_training(
+    method: Mapping[str, Any], shared: Mapping[str, Any], where: str
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """A method's section without its own training settings, and those on top of what all methods share."""
+    if "train" not in method:
+        return method, shared
+    own = method["train"]
+    if not isinstance(own, Mapping):
+        raise InvalidInput(f"{where}: a method's train must be a table, not {own!r}")
+    return {k: v for k, v in method.items() if k != "train"}, {**shared, **own}
 
 
 def components() -> dict[str, dict[str, tuple[Setting, ...]]]:

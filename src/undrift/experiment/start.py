@@ -79,6 +79,7 @@ def run(
         if resume:
             found = book.run(title)
             check_same(found, prepared)
+            book.verify(found)
         else:
             found = book.add(title, description, prepared.facts() | dict(facts or {}))
         return execute(prepared, tracked(InLedger(book, found), track), watch=watch)
@@ -132,6 +133,7 @@ def resume_experiment(
         experiment = replace(experiment, plan=replace(experiment.plan, rounds=rounds))
     prepared = prepare_experiment(experiment, root, dataset)
     check_same(run, prepared)
+    ledger.verify(run)
     if rounds is not None:
         run = ledger.set_rounds(run, rounds)
     recorder = tracked(InLedger(ledger, run), track)

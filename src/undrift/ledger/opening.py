@@ -15,10 +15,11 @@ from tempfile import TemporaryDirectory
 
 from undrift.core.errors import InvalidInput
 from undrift.ledger import schema
+from undrift.ledger.digest import NotAsWritten
 
 WAIT = 60  # seconds that one waits for another's transaction
 PATIENCE = 1  # and for those who read, when the log is to be cleared; if they do not end, the next round tries again
-LOG = 32 << 20  # bytes of the write-ahead log beyond which whoever writes clears it
+LOG = 16 << 20  # bytes of the write-ahead log beyond which whoever writes clears it
 
 
 class Damaged(InvalidInput):
@@ -125,10 +126,12 @@ def clear_log(db: sqlite3.Connection, path: Path) -> None:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn what SQLite says into a sentence."""
+def explained(path: Path, run: str = "") -> Iterator[None]:
+    """Turn what SQLite or a digest says into a sentence."""
     try:
         yield
+    except NotAsWritten as error:
+        raise damaged(path, str(error), run) from None
     except sqlite3.Error as error:
         text = str(error)
         if "full" in text:
@@ -143,4 +146,9 @@ def explained(path: Path) -> Iterator[None]:
             raise InvalidInput(f"{path} is locked by another program for more than a minute") from error
         if isinstance(error, sqlite3.ProgrammingError):
             raise  # a mistake of ours, not of the file
-        raise Damaged(f"{path} is damaged ({text})") from error
+        raise damaged(path, text, run) from error
+
+
+def damaged(path: Path, what: str, run: str = "") -> Damaged:
+    where = f"run {run!r} in {path}" if run else f"{path}"
+    return Damaged(f"{where} is damaged: {what} (`undrift check {path}` says more, `undrift repair` mends it)")

@@ -27,7 +27,7 @@ from undrift.studies.compare import kept
 from undrift.studies.conclusion import conclusion
 from undrift.studies.jobs import Done, Observer, Own, Place, Queued, work_off
 from undrift.studies.lineup import line_up, on_common_ground, run_name
-from undrift.studies.pilot import CONTROL, Budget, Goal, Pilot, Standing
+from undrift.studies.pilot import CONTROL, Budget, Goal, Pilot, Standing, plain_names
 from undrift.studies.scene import scene, seeds_of
 from undrift.studies.shown import Shown
 
@@ -101,7 +101,7 @@ def advise(
     accuracy on the clients' own data (``"personal"``). Everything else is as in ``undrift.compare``.
     """
     where = scene(data, partition, model, loss, training, plan)
-    methods = () if algorithms == "all" else tuple(str(section["name"]) for section in line_up(algorithms))
+    methods = () if algorithms == "all" else plain_names(line_up(algorithms))
     cost = Budget.parse(budget) if isinstance(budget, str) else budget
     planned = Pilot(where.values, cost, methods, seeds_of(seeds), pilot, goal, name)
     with kept(ledger) as path:

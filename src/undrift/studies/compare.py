@@ -25,7 +25,16 @@ from undrift.experiment.progress import Watcher
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
 from undrift.studies.jobs import Done, Observer, Own, Place, Queued, cores, work_off
-from undrift.studies.lineup import Section, asked, line_up, on_common_ground, run_name, with_controls
+from undrift.studies.lineup import (
+    Section,
+    asked,
+    filled,
+    line_up,
+    on_common_ground,
+    own_training,
+    run_name,
+    with_controls,
+)
 from undrift.studies.scene import DEFAULT_ROUNDS, Scene, scene, seeds_of
 from undrift.studies.shown import Shown
 
@@ -175,16 +184,14 @@ def queued(
     """The runs, method by method and seed by seed. Settings given for all go to the methods that have them."""
     shared = on_common_ground(where.values, methods)
     given = shared.pop("algorithm", {})
-    common = {k: v for k, v in given.items() if k != "name"} if isinstance(given, Mapping) else {}
     classes = {**registry.algorithms(), **where.own.methods}
     told = {**facts, "comparison": name}
     found = []
     for method in methods:
-        known = {s.name for s in classes[method["name"]].settings()}
-        section = {k: v for k, v in common.items() if k in known} | dict(method)
+        section = filled(method, given, classes[method["name"]])
         for seed in seeds:
             values = {"rounds": DEFAULT_ROUNDS, **shared, "algorithm": section, "seed": seed}
-            found.append(Queued(run_name(name, tag(method), seed), values, told))
+            found.append(Queued(run_name(name, tag(method), seed), values, told | own_training(method)))
     return found
 
 

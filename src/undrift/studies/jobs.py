@@ -168,6 +168,7 @@ def _perform_own(item: Queued, place: Place, observer: Observer) -> None:
     """With the user's own objects in the places of what the description names."""
     own, values = place.own, dict(item.values)
     section = dict(values.pop("algorithm"))
+    values["train"] = {**values.get("train", {}), **section.pop("train", {})}
     method = {**algorithms.algorithms(), **own.methods}[section.pop("name")].create(**section)
     described = Experiment.build(values, item.name)
     with Ledger(place.ledger, create=True) as book:

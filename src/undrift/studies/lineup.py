@@ -1,7 +1,8 @@
 """Who takes part in a study, and on which data: one rule for comparisons, sweeps and pilots.
 
 A method that must be shown beside another (its control) is added with the settings that both have. Where one of the
-methods wants public data on the server, the others do without those samples, so that all share one partition.
+methods wants public data on the server, the others do without those samples, so that all share one partition. A method
+may have training settings of its own, in ``train``.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from undrift import algorithms
-from undrift.core.algorithm import Algorithm
+from undrift.core.algorithm import Algorithm, Method
 from undrift.core.errors import InvalidInput, unknown
-from undrift.experiment.description import listed, parse_method
+from undrift.experiment.description import listed, parse_method, short
 
 Section = dict[str, Any]  # a method as a description has it: its name and the settings that were given
 
@@ -39,6 +40,8 @@ def section(method: Any) -> Section:
         found, known = dict(method), algorithms.algorithms()
         if found.get("name") not in known:
             raise unknown("algorithm", str(found.get("name", "")), known)
+        if not isinstance(found.get("train", {}), Mapping):
+            raise InvalidInput(f"{found['name']}: its train must be a table, not {found['train']!r}")
         return found
     if isinstance(method, type):
         raise InvalidInput(f"{method.__name__} is a class: give an object, {method.__name__}(...), or a name")
@@ -61,7 +64,7 @@ def with_controls(methods: Sequence[Section]) -> list[Section]:
 
 def common(settings: Mapping[str, Any], control: str) -> dict[str, Any]:
     """The settings that a control has as well: a control with another momentum or other weights would be none."""
-    names = [s.name for s in algorithms.algorithms()[control].settings()]
+    names = ["train", *(s.name for s in algorithms.algorithms()[control].settings())]
     return {name: value for name, value in settings.items() if name in names}
 
 
@@ -71,6 +74,18 @@ def on_common_ground(values: Mapping[str, Any], methods: Iterable[Section]) -> d
     if any(known[m["name"]].needs_public for m in methods if m["name"] in known):
         shared.setdefault("others_public", "held-out")
     return shared
+
+
+def filled(method: Section, shared: Any, kind: type[Method]) -> Section:
+    """The method with the settings that were given for all methods, as far as it has them."""
+    given = shared if isinstance(shared, Mapping) else {}
+    return {k: v for k, v in given.items() if k in {s.name for s in kind.settings()}} | method
+
+
+def own_training(method: Section) -> dict[str, str]:
+    """The fact that a method has training settings of its own, for its label."""
+    own = ", ".join(f"{key}={short(value)}" for key, value in method.get("train", {}).items())
+    return {"own_training": own} if own else {}
 
 
 def run_name(study: str, method: str, seed: int) -> str:

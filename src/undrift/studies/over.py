@@ -48,7 +48,9 @@ class Over:
     def applies(self, method: str) -> bool:
         if self.section != "algorithm":
             return True
-        return self.method in ("", method) and any(s.name == self.name for s in components()["algorithm"][method])
+        return self.method in ("", method) and any(
+            s.name == self.name for s in components()["algorithm"].get(method, ())
+        )
 
 
 def parse_over(text: str, methods: Sequence[str], base: Mapping[str, Any]) -> Over:

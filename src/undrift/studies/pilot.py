@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,8 +11,9 @@ from undrift import algorithms
 from undrift.analysis.intervals import Interval, Spread, paired_difference
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import at_least
+from undrift.experiment.description import tag
 from undrift.ledger.history import History
-from undrift.studies.lineup import with_controls
+from undrift.studies.lineup import Section, with_controls
 
 BUDGETS = ("rounds", "bytes", "macs", "seconds")
 Goal = Literal["global", "personal"]
@@ -108,3 +110,11 @@ class Pilot:
             return list(dict.fromkeys([CONTROL, *beside]))
         # Training on pooled data is no federated method, and training alone has no common model: both are yardsticks.
         return [CONTROL, *(n for n, c in known.items() if n not in (CONTROL, "local") and not c.pools_data)]
+
+
+def plain_names(methods: Sequence[Section]) -> tuple[str, ...]:
+    """The names of methods that a pilot can compare: it does so at their default settings."""
+    for method in methods:
+        if len(method) > 1:
+            raise InvalidInput(f"{tag(method)}: a pilot compares methods at their default settings; give names alone")
+    return tuple(dict.fromkeys(str(method["name"]) for method in methods))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from undrift import algorithms as registry
 from undrift.core import rng
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
@@ -22,7 +23,16 @@ from undrift.data import Dataset, Partitioner
 from undrift.experiment.description import merge, short, tag
 from undrift.studies.compare import kept
 from undrift.studies.jobs import Done, Observer, Own, Place, Queued, work_off
-from undrift.studies.lineup import Section, asked, line_up, on_common_ground, run_name, with_controls
+from undrift.studies.lineup import (
+    Section,
+    asked,
+    filled,
+    line_up,
+    on_common_ground,
+    own_training,
+    run_name,
+    with_controls,
+)
 from undrift.studies.outcome import Measure, Outcome, Point, Trial, outcome
 from undrift.studies.over import Over, overs
 from undrift.studies.scene import DEFAULT_ROUNDS, scene, seeds_of
@@ -60,6 +70,11 @@ class Sweep:
             )
         if self.search != "grid" and self.trials is None:
             raise InvalidInput(f"a search by {self.search} needs the number of trials per method")
+        for section in self.methods:
+            fixed = {*section, *(f"train.{key}" for key in section.get("train", {}))}
+            for over in self.varied(tag(section)):
+                if (over.name if over.section == "algorithm" else f"{over.section}.{over.name}") in fixed:
+                    raise InvalidInput(f"{tag(section)} gives {over.name}, which is varied: leave one of them out")
         if self.measure == "rounds" and self.target is None:
             raise InvalidInput("a ranking by rounds needs a target accuracy")
 
@@ -93,18 +108,21 @@ class Sweep:
         return sum(trials) * len(self.seeds)
 
     def trial(self, section: Mapping[str, Any], point: Point) -> Trial:
-        changes: dict[str, Any] = {"algorithm": dict(section)}
+        kind = registry.algorithms().get(section["name"])
+        given = self.base.get("algorithm")
+        changes: dict[str, Any] = {"algorithm": dict(section) if kind is None else filled(dict(section), given, kind)}
         for over in self.over:
             if over.key in point and over.section == "plan":
                 changes[over.name] = point[over.key]
             elif over.key in point:
                 changes.setdefault(over.section, {})[over.name] = point[over.key]
-        base = on_common_ground(self.base, self.methods)
+        base = on_common_ground({k: v for k, v in self.base.items() if k != "algorithm"}, self.methods)
         values = {k: v for k, v in merge(base, changes).items() if k not in ("seed", "name")}
         return Trial(tag(section), point, values | {"runtime": "serial"})
 
     def runs(self, trial: Trial) -> list[Queued]:
         values, told = {"rounds": DEFAULT_ROUNDS, **trial.values}, {"comparison": self.name}
+        told |= own_training(trial.values["algorithm"])
         return [Queued(run_name(self.name, trial.tag, seed), {**values, "seed": seed}, told) for seed in self.seeds]
 
 
@@ -143,9 +161,8 @@ def sweep(
 def planned_sweep(values: Mapping[str, Any], algorithms: Any, over: Any, **settings: Any) -> Sweep:
     """A sweep of methods, with their controls, on common ground."""
     methods = with_controls(line_up(algorithms))
-    base = {k: v for k, v in values.items() if k != "algorithm"}
     names = list(dict.fromkeys(str(section["name"]) for section in methods))
-    return Sweep(base, tuple(methods), overs(over, names, base), target=values.get("target"), **settings)
+    return Sweep(dict(values), tuple(methods), overs(over, names, values), target=values.get("target"), **settings)
 
 
 def run_sweep(
