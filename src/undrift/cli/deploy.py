@@ -19,6 +19,7 @@ from undrift.cli.common import (
     JsonOption,
     LedgerOption,
     QuietOption,
+    RootOption,
     command_line,
     complain,
     console,
@@ -96,6 +97,7 @@ def run(
     again: Annotated[str | None, typer.Option("--resume", help="Go on with this run where it stopped.")] = None,
     patience: Annotated[float, typer.Option("--wait", help="Seconds to wait for the sites at the beginning.")] = 300.0,
     ledger: LedgerOption = DEFAULT_LEDGER,
+    root: RootOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -118,7 +120,7 @@ def run(
         for federated in described:
             with watching(quiet) as observer, _told_how_to_go_on(book, kit):
                 result = federate(
-                    federated, pipe, pipe.sites, book, journal, name=name or "", again=earlier, patience=patience,
+                    federated, pipe, pipe.sites, book, journal, name=name or "", again=earlier, patience=patience, root=root,
                     say=_aloud, watch=observer.watch, within=observer.within, extra={"command": command_line()},
                 )  # fmt: skip
             announce(result, as_json)

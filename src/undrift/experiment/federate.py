@@ -20,7 +20,7 @@ from undrift.deploy.coordinator import JOINING, Member, Mending, Remote, Roster,
 from undrift.deploy.journal import Journal
 from undrift.deploy.pipe import Pipe
 from undrift.deploy.protocol import Letter
-from undrift.experiment.deployed import deploy, described
+from undrift.experiment.deployed import deploy, described, public
 from undrift.experiment.description import Experiment, read_toml
 from undrift.experiment.execute import Result, execute
 from undrift.experiment.progress import Glance, Watcher
@@ -55,23 +55,29 @@ class Federated:
         for key, why in (("partition", "every site holds what it holds"), ("clients", "the sites are the clients")):
             if key in values:
                 raise InvalidInput(f"{where}: {key} has no place in a deployment: {why}")
+        built = Experiment.build(values, where)
+        if built.algorithm.needs_public and "data" not in values:
+            title = built.algorithm.title
+            raise InvalidInput(f"{where}: {title} needs public data at the coordinator: name them in [data]")
         try:
             rules = Rules.create(**section)
         except InvalidInput as error:
             raise InvalidInput(f"{where}: [deploy]: {error}") from None
-        return Federated(Experiment.build(values, where), rules)
+        return Federated(built, rules)
 
     def values(self) -> dict[str, Any]:
         """As the ledger keeps it: the sites are the data, and their partition."""
         found = {k: v for k, v in self.experiment.values().items() if k != "skew"}
         rules = {k: v for k, v in self.rules.values().items() if v is not None}
-        return {**found, "data": {"name": SITES}, "partition": {"name": SITES}, "deploy": rules}
+        data = found["data"] if self.experiment.algorithm.needs_public else {"name": SITES}
+        return {**found, "data": data, "partition": {"name": SITES}, "deploy": rules}
 
     @staticmethod
     def of(run: Run) -> Federated:
         """The inverse, for a run in a ledger."""
-        left_out = ("data", "partition", "clients")
-        return Federated.build({k: v for k, v in run.experiment.items() if k not in left_out}, f"run {run.name!r}")
+        left_out = ("partition", "clients")
+        values = {k: v for k, v in run.experiment.items() if k not in left_out and v != {"name": SITES}}
+        return Federated.build(values, f"run {run.name!r}")
 
 
 def rehearsal(path: str | Path, sites: int) -> Experiment:
@@ -131,6 +137,7 @@ def federate(
     name: str = "",
     again: Run | None = None,
     patience: float = 300.0,
+    root: str | Path | None = None,
     say: Say = lambda sentence: None,
     watch: Watcher | None = None,
     within: Glance | None = None,
@@ -151,7 +158,7 @@ def federate(
     found = roster(present)
     if known is not None and again is not None:
         found = _the_same(again, known, found)
-    deployed = deploy(experiment, found, told)
+    deployed = deploy(experiment, found, told, public(experiment, found, root))
     session = {"session": found.session}
     if again is None:
         facts = deployed.facts() | {"deployed": run} | session | dict(extra or {})

@@ -10,6 +10,7 @@
     of = 4
     seed = 1
     partition = { name = "dirichlet", alpha = 0.1 }
+    public = 0.01                           # of which the server has a share (pFedMo), and ``scoring`` rows more
 
 With ``[part]`` the site holds what client ``number - 1`` holds in a simulation of as many clients and the same seed.
 """
@@ -23,7 +24,8 @@ from typing import Any
 import torch
 
 from undrift.core.errors import InvalidInput, unknown
-from undrift.data import PARTITIONERS, SOURCES, Dataset, data_root, test_parts
+from undrift.data import PARTITIONERS, SOURCES, Dataset, data_root
+from undrift.data.public import Holder, divide
 from undrift.deploy.protocol import Kind
 from undrift.deploy.site import Data
 from undrift.experiment.description import made
@@ -52,21 +54,26 @@ def held(values: Mapping[str, Any], where: str, root: Path | None = None) -> tup
 
 
 def _part(dataset: Dataset, part: Mapping[str, Any], where: str) -> Dataset:
+    known = ("number", "of", "seed", "partition", "public", "scoring")
     for key in part:
-        if key not in ("number", "of", "seed", "partition"):
-            raise InvalidInput(f"{where}: {unknown('key', key, ('number', 'of', 'seed', 'partition'))}")
+        if key not in known:
+            raise InvalidInput(f"{where}: {unknown('key', key, known)}")
     numbers = {"number": part.get("number"), "of": part.get("of"), "seed": part.get("seed", 1)}
-    for key, value in numbers.items():
+    for key, value in {**numbers, "scoring": part.get("scoring", 64)}.items():
         if type(value) is not int or value < (0 if key == "seed" else 1):
             raise InvalidInput(f"{where}: {key} = {value!r}: a whole number is needed")
+    public = part.get("public", 0.0)
+    if type(public) not in (int, float) or not 0 <= public < 1:
+        raise InvalidInput(f"{where}: public = {public!r}: a share in [0, 1) is needed")
     number, of, seed = (int(part.get(key, 1)) for key in ("number", "of", "seed"))
     if number > of:
         raise InvalidInput(f"{where}: number = {number} is more than of = {of}")
     section = part.get("partition", {})
     partitioner = made("partition", PARTITIONERS, section, "dirichlet", f"{where}: partition")
-    partition = partitioner.split(dataset, of, seed)
+    holder: Holder = "server" if public else "shared"
+    all_parts = divide(dataset, partitioner, of, seed, holder=holder, share=public, scoring=part.get("scoring", 64))
+    partition, test = all_parts.partition, all_parts.tests
     rows = partition.indices[partition.offsets[number - 1] : partition.offsets[number]]
-    test = test_parts(partition, dataset, seed) if len(dataset.x_test) else None
     tested = rows[:0] if test is None else test.indices[test.offsets[number - 1] : test.offsets[number]]
     train, held_out = torch.from_numpy(rows), torch.from_numpy(tested)
     return Dataset(
