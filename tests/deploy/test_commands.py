@@ -155,7 +155,3 @@ def test_the_demonstration_ends_with_the_bits_of_the_simulation(tmp_path: Path, 
             capture_output=True, text=True,
         )  # fmt: skip
         assert "none of them changed" in " ".join(log.stdout.split())
-    assert "deploy run --resume" in subprocess.run(
-        [sys.executable, "-m", "undrift", "resume", "fedtrip", "--ledger", tmp_path / "demo" / "ledger.sqlite"],
-        capture_output=True, text=True,
-    ).stderr.replace("\n", " ")  # fmt: skip

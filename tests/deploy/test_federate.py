@@ -178,5 +178,5 @@ def test_the_usual_commands_read_the_run(
     assert "sites" in capsys.readouterr().out
     assert command(["report", "trial", *ledger, "--output", str(tmp_path / "page.html")]) == 0
     assert (tmp_path / "page.html").stat().st_size > 10_000
-    assert command(["resume", "trial", *ledger]) == 2
+    assert command(["resume", "trial", "--rounds", "8", *ledger]) == 2
     assert "undrift deploy run --resume trial" in " ".join(capsys.readouterr().err.split())

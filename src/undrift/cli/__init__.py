@@ -8,7 +8,7 @@ import sys
 import click
 import typer
 
-from undrift.cli import deploy, lists, reproduce, runs, seeing, showing, site, studies
+from undrift.cli import deploy, keeping, lists, reproduce, runs, seeing, showing, site, studies
 from undrift.cli.common import complain, errors, show_warnings
 from undrift.core.errors import InvalidInput
 
@@ -30,6 +30,7 @@ lists.register(app)
 seeing.register(app)
 deploy.register(app)
 site.register(app)
+keeping.register(app)
 
 
 def main() -> None:

@@ -119,9 +119,11 @@ def run(
         stack.callback(journal.close)
         for federated in described:
             with watching(quiet) as observer, _told_how_to_go_on(book, kit):
+                aloud: dict[str, Any] = {"say": _aloud, "watch": observer.watch, "within": observer.within}
+                told: dict[str, Any] = {"name": name or "", "extra": {"command": command_line()}}
                 result = federate(
-                    federated, pipe, pipe.sites, book, journal, name=name or "", again=earlier, patience=patience, root=root,
-                    say=_aloud, watch=observer.watch, within=observer.within, extra={"command": command_line()},
+                    federated, pipe, pipe.sites, book, journal,
+                    again=earlier, patience=patience, root=root, **aloud, **told,
                 )  # fmt: skip
             announce(result, as_json)
             histories.append(result.history)
