@@ -170,7 +170,7 @@ def test_what_is_killed_comes_back_without_a_bit_of_difference(party: Party, kin
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("party", "seed"),
-    [(method, seed) for seed, method in enumerate(["scaffold", "mime", "fedtrip", "fedrep"] * 5)],
+    [(method, seed) for seed, method in enumerate(["scaffold", "mime", "fedtrip", "feddyn"] * 5)],
     indirect=["party"],
 )
 def test_accidents_in_a_row(party: Party, seed: int) -> None:
