@@ -22,6 +22,7 @@ from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source, data_root
 from undrift.data.bounds import amount, regular
 from undrift.data.skew import FeatureSkew
 from undrift.models import MODELS, ModelSpec
+from undrift.plugins import Registry, reference_of, split
 
 
 class Plan(Settings):
@@ -79,7 +80,7 @@ class Experiment:
         sections["algorithm"], sections["train"] = _own_training(sections["algorithm"], sections["train"], where)
         data = _named("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
         method = made_method(sections["algorithm"], f"{where}: [algorithm]")
-        usual = usual_partition(data.name, data.values())
+        usual = usual_partition(reference_of(type(data), data.name), data.values())
         partition = _named("partition", PARTITIONERS, sections["partition"], usual, f"{where}: [partition]")
         model = made_model(sections["model"], f"{where}: [model]") if sections["model"] else None
         skew = _create(FeatureSkew, sections["skew"], f"{where}: [skew]")
@@ -106,11 +107,11 @@ class Experiment:
         found: dict[str, Any] = {"name": self.name} if self.name else {}
         found |= {k: v for k, v in self.plan.values().items() if v is not None}
         for section, part, title in (
-            ("algorithm", self.algorithm, type(self.algorithm).name()),
-            ("data", self.data, self.data.name),
-            ("partition", self.partition, self.partition.name),
+            ("algorithm", self.algorithm, reference_of(type(self.algorithm), type(self.algorithm).name())),
+            ("data", self.data, reference_of(type(self.data), self.data.name)),
+            ("partition", self.partition, reference_of(type(self.partition), self.partition.name)),
             ("skew", self.skew, None),
-            ("model", self.model, self.model.name if self.model else None),
+            ("model", self.model, reference_of(type(self.model), self.model.name) if self.model else None),
             ("train", self.train, None),
         ):
             if part is None:
@@ -224,7 +225,7 @@ def parse_method(text: str) -> dict[str, Any]:
 
     ``slowmo:train.momentum=0`` is a training setting of this method alone.
     """
-    name, *pairs = text.strip().split(":")
+    name, pairs = split(text)
     section: dict[str, Any] = {"name": name}
     found = algorithms.algorithms()
     if name not in found:
@@ -259,13 +260,15 @@ def _own_training(
     return {k: v for k, v in method.items() if k != "train"}, {**shared, **own}
 
 
+def registries() -> dict[str, Registry[Any]]:
+    """Where the components of each section are found by name or reference."""
+    return {"algorithm": algorithms.algorithms(), "data": SOURCES, "partition": PARTITIONERS, "model": MODELS}
+
+
 def components() -> dict[str, dict[str, tuple[Setting, ...]]]:
     """Every settable thing: section -> component name -> its settings."""
     return {
-        "algorithm": {name: cls.settings() for name, cls in algorithms.algorithms().items()},
-        "data": {name: cls.settings() for name, cls in SOURCES.items()},
-        "partition": {name: cls.settings() for name, cls in PARTITIONERS.items()},
-        "model": {name: cls.settings() for name, cls in MODELS.items()},
+        **{section: {k: v.settings() for k, v in known.items()} for section, known in registries().items()},
         "skew": {"": FeatureSkew.settings()},
         "train": {"": Training.settings()},
         "plan": {"": Plan.settings()},

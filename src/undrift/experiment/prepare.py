@@ -26,6 +26,7 @@ from undrift.data.skew import FeatureSkew
 from undrift.experiment.description import Experiment, Plan, label_of
 from undrift.experiment.evaluate import Evaluator
 from undrift.models import ModelSpec, aligned, default_model, fitted, spec
+from undrift.plugins import digest_of
 from undrift.version import version
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -90,6 +91,9 @@ class Prepared:
                 "python": platform.python_version(),
             },
         }
+        code = digest_of(type(self.method))
+        if code is not None:
+            facts["code"] = code
         labels = self.dataset.labels
         if self.dataset.label_names:
             facts["class_names"] = list(self.dataset.label_names)

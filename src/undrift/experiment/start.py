@@ -147,13 +147,14 @@ def check_same(run: Run, prepared: Prepared) -> None:
         ("partition_fingerprint", "the partition"),
         ("start_fingerprint", "the initial model"),
         ("label", "the method's settings"),
+        ("code", "the method's file and that"),
         ("training", "the training settings"),
         ("participate", "the clients per round"),
     ):
-        if facts[key] != then.get(key):
+        if facts.get(key) != then.get(key):
             raise InvalidInput(
                 f"run {run.name!r} cannot go on: {what} differ from what it began with "
-                f"({then.get(key)} then, {facts[key]} now)"
+                f"({then.get(key)} then, {facts.get(key)} now)"
             )
 
 
