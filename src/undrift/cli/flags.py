@@ -83,7 +83,7 @@ def _options() -> tuple[click.Parameter, ...]:
 def _look_at_references(chosen: Mapping[str, list[str]]) -> None:
     """Load the files that are named, so that their settings are flags too. What is wrong with them is said later."""
     for section, known in registries().items():
-        for name in chosen[section]:
+        for name in chosen.get(section, []):
             with contextlib.suppress(InvalidInput):
                 _ = name in known
 
@@ -164,6 +164,7 @@ def given(ctx: click.Context) -> dict[str, Any]:
 
 def as_changes(flags: Mapping[str, Any], names: Mapping[str, list[str]]) -> dict[str, Any]:
     """Flags as changes of an experiment; ``names`` says which components each section has."""
+    _look_at_references(names)
     known = components()
     changes: dict[str, Any] = {}
     for flag, value in flags.items():
