@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 GLOBAL, PERSONAL = "global", "personal"
 TEST, OWN_MEAN, OWN_WORST = "test", "own test (mean)", "own test (worst decile)"
+VALIDATION = "validation"
 
 
 @dataclass(frozen=True, order=True)
@@ -33,6 +34,7 @@ class Figure:
     def words(self) -> str:
         """As people say it."""
         data = {TEST: "the test set", OWN_MEAN: "clients' own test data", OWN_WORST: "the worst tenth of the clients"}
+        data[VALIDATION] = "the validation data"
         return f"{self.metric} of the {self.model} model on {data.get(self.data, self.data)}"
 
     def improves(self, value: float, on: float) -> bool:

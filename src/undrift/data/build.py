@@ -100,12 +100,13 @@ def fields(
         test = Part(train.x[held], y[held], None if train.client is None else train.client[held])
         train = Part(train.x[~held], y[~held], None if train.client is None else train.client[~held])
         y, y_held = train.y, test.y
-    x, x_test = _float(train.x), _float(test.x)
+    x, x_test = _inputs(train.x), _inputs(test.x)
     if missing != "refuse":
         if x.ndim != 2:
             raise InvalidInput(f"missing = {missing!r} is for tables, not for inputs of shape {x.shape[1:]}")
-        x, x_test = fill(x, x_test, train.client, test.client, missing, names)
+        x, x_test = fill(_float(x), _float(x_test), train.client, test.client, missing, names)
     if standardise:
+        x, x_test = _float(x), _float(x_test)
         mean, spread = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
         spread[spread < 1e-8] = 1.0  # a constant column carries nothing and must not become NaN
         x, x_test = ((part - mean).astype(np.float32) / spread.astype(np.float32) for part in (x, x_test))
@@ -134,8 +135,14 @@ def _check(part: Part, first_row: int, gaps: bool) -> None:
         raise InvalidInput(f"the clients must be one name per sample, not an array of shape {part.client.shape}")
     if part.client is not None and len(part.client) != len(part.x):
         raise InvalidInput(f"{len(part.x)} inputs but {len(part.client)} client labels")
-    x = _float(part.x)
-    _finite(np.where(np.isnan(x), np.float32(0), x) if gaps else x, "value", first_row)
+    x = _inputs(part.x)
+    if x.dtype.kind == "f":
+        _finite(np.where(np.isnan(x), np.float32(0), x) if gaps else x, "value", first_row)
+
+
+def _inputs(values: NDArray[Any]) -> NDArray[Any]:
+    """Whole numbers with a sign pass unchanged (they may be tokens); bytes are pixels, and all else is numbers."""
+    return values.astype(np.int64, copy=False) if values.dtype.kind == "i" else _float(values)
 
 
 def _float(values: NDArray[Any]) -> NDArray[np.float32]:
@@ -205,13 +212,13 @@ def _decimal(row: int, label: Any) -> InvalidInput:
     )
 
 
-def hold_out(groups: NDArray[Any], fraction: float, seed: int) -> NDArray[np.bool_]:
+def hold_out(groups: NDArray[Any], fraction: float, seed: int, purpose: str = "hold out") -> NDArray[np.bool_]:
     """Which samples to hold out: the share ``fraction`` of every group, in a keyed order, never a whole group."""
     if not 0 < fraction < 1:
         raise InvalidInput(f"test_fraction = {fraction}: it must be between 0 and 1")
     count = len(groups)
     inverse = np.unique(groups, return_inverse=True)[1].reshape(-1)
-    order = rng.permutation(rng.key(seed, "hold out"), count)
+    order = rng.permutation(rng.key(seed, purpose), count)
     order = order[np.argsort(inverse[order], kind="stable")]  # grouped, random inside a group
     sizes = np.bincount(inverse)
     starts = np.cumsum(sizes) - sizes

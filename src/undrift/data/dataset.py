@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -70,6 +70,12 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """The shape of one input."""
         return tuple(self.x.shape[1:])
+
+    def as_numbers(self) -> Dataset:
+        """The data set with inputs that are whole numbers as floats, for models that take no others."""
+        if self.x.dtype.is_floating_point:
+            return self
+        return replace(self, x=self.x.float(), x_test=self.x_test.float())
 
     @property
     def outputs(self) -> int:

@@ -36,6 +36,11 @@ class Plan(Settings):
     target: Annotated[
         float | None, "target accuracy for the cost-to-target figures", between(0, 1, "a share: 0.9 for 90 %")
     ] = None
+    validation: Annotated[
+        float | None,
+        "share of every client's training data that nobody trains on, to choose settings by",
+        between(0, 1, open_low=True, open_high=True),
+    ] = None
     public: Annotated[float, "share of the training set that the server holds (pFedMo)", between(0, 0.5)] = 0.01
     scoring: Annotated[int, "public inputs that the server only looks at (pFedMo)", at_least(1)] = 64
     others_public: Annotated[

@@ -1,6 +1,7 @@
 """The evaluation protocol. Every number says which model was evaluated on which data.
 
 * ``global`` on ``test``: the global model on the held-out test set;
+* ``global`` on ``validation``: the same on what was set apart of the clients' training data, where that was asked for;
 * ``global`` on ``own test``: the same model on each client's own test part: the mean over clients, and the mean of the
   worst tenth of them;
 * ``personal`` on ``own test``: each client's personal model on its own test part, where the method has one.
@@ -25,7 +26,7 @@ from undrift.core.cost import Spent
 from undrift.core.eager import JUDGED, scored
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, Registered, Rows
-from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, Figure, worst_tenth
+from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, VALIDATION, Figure, worst_tenth
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.vector import Buffers, Replica
@@ -57,10 +58,11 @@ class Evaluator:
 
     A model on clients' data is judged where the clients are. Where their data are parts of the test set that is here,
     one pass over it says the same of a global model; what it would cost to ask them is counted all the same.
+    ``validated``: so many rows at the end of the test data are not for testing but for choosing.
     """
 
-    def __init__(self, federation: Federation | Registered, classes: int | None) -> None:
-        self.federation, self.classes = federation, classes
+    def __init__(self, federation: Federation | Registered, classes: int | None, validated: int = 0) -> None:
+        self.federation, self.classes, self.validated = federation, classes, validated
         self.test = federation.test if isinstance(federation, Federation) else None
         needed = 1 if classes == 2 else classes  # one output can tell two classes apart
         if needed is not None and federation.layout.classes < needed:
@@ -74,17 +76,27 @@ class Evaluator:
                 if self.test is None:
                     self._asked(found, name, loop, snapshot, range(self.federation.population.size), w)
                     continue
-                correct, losses = _score(loop.runtime, w, snapshot.buffers, len(self.test.x))
-                found.metrics.append((Figure(name, TEST, "loss"), float(losses.mean())))
-                if self.classes is not None:
-                    found.metrics.append((Figure(name, TEST, "accuracy"), float(correct.mean())))
-                    if not method.pools_data:
-                        scores = _by_client(self.test, correct)
-                        self._per_client(found, name, scores)
-                        spent += _price(w, snapshot.buffers, len(scores))
+                tested = len(self.test.x) - self.validated
+                correct = self._whole(found, name, TEST, loop, snapshot, w, 0, tested)
+                if self.validated:
+                    self._whole(found, name, VALIDATION, loop, snapshot, w, tested, len(self.test.x))
+                if self.classes is not None and not method.pools_data:
+                    scores = _by_client(self.test, correct)
+                    self._per_client(found, name, scores)
+                    spent += _price(w, snapshot.buffers, len(scores))
             if loop.personalises(snapshot):
                 self._asked(found, PERSONAL, loop, snapshot, self._sampled())
         return found
+
+    def _whole(
+        self, found: Evaluation, name: str, data: str, loop: Loop, snapshot: Snapshot, w: Tensor, begin: int, end: int
+    ) -> Tensor:
+        """A model on some rows of the test data, all of them one set."""
+        correct, losses = _score(loop.runtime, w, snapshot.buffers, begin, end)
+        found.metrics.append((Figure(name, data, "loss"), float(losses.mean())))
+        if self.classes is not None:
+            found.metrics.append((Figure(name, data, "accuracy"), float(correct.mean())))
+        return correct
 
     def _sampled(self) -> list[int]:
         """The clients whose personal models are looked at."""
@@ -133,10 +145,10 @@ class Evaluator:
         found.clients[model] = scores
 
 
-def _score(runtime: Runtime, w: Tensor, buffers: Buffers, samples: int) -> tuple[Tensor, Tensor]:
+def _score(runtime: Runtime, w: Tensor, buffers: Buffers, first: int, last: int) -> tuple[Tensor, Tensor]:
     """For each sample of the test set: was it right (classification only), and the loss. Done where clients work."""
     tensors = {"w": w, "floats": buffers.floats, "counts": buffers.counts}
-    spans = [(begin, min(begin + JUDGED, samples)) for begin in range(0, samples, JUDGED)]
+    spans = [(begin, min(begin + JUDGED, last)) for begin in range(first, last, JUDGED)]
     pieces = runtime.map(score, tensors, spans)
     right, losses = (torch.cat([piece[name] for piece in pieces]) for name in ("right", "losses"))
     return right, losses
