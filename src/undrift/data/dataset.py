@@ -262,7 +262,10 @@ class Dataset:
         """
         path = Path(path)
         options.setdefault("name", path.name)
-        return cls.from_arrays(**picture_folder(path, size, grey, scale == "unit"), lazy=lazy, **options)
+        found = picture_folder(path, size, grey, scale == "unit")
+        if not lazy:
+            found |= {key: rows.whole() for key, rows in found.items() if isinstance(rows, Rows)}
+        return cls.from_arrays(**found, lazy=lazy, **options)
 
 
 def _from_tables(

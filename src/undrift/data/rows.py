@@ -41,6 +41,9 @@ class Rows(ABC):
     def __len__(self) -> int:
         return self.shape[0]
 
+    def whole(self) -> NDArray[Any]:
+        return self.take(np.arange(len(self)))
+
 
 def in_memory(shape: Sequence[int], kind: Any) -> NDArray[Any]:
     size = math.prod(shape) * np.dtype(kind).itemsize

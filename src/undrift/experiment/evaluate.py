@@ -94,7 +94,7 @@ class Evaluator:
         return found
 
     def _whole(self, found: Evaluation, name: str, data: str, runtime: Runtime, w: Tensor, buffers: Buffers) -> Tensor:
-        """A model on the whole test set, on what is for choosing, or on all that clients train on; what it got right."""
+        """A model on the whole test set, on what is for choosing, or on all training data; what it got right."""
         assert self.test is not None
         tested = len(self.test.x) - self.validated
         spans = {TEST: (0, tested), VALIDATION: (tested, len(self.test.x)), TRAINING: (0, self.trained)}
