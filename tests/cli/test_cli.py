@@ -244,7 +244,7 @@ BAD = [
     (["run", "--algorithm", "fedtrip", "--mu", "-1"], "must be a number >= 0"),
     (["run", "--algorithm", "fedtrip", "--xi", "2"], "[0, 1] (above 1 the regulariser is unbounded below)"),
     (["run", "--epoch", "3"], "No such option '--epoch'. Did you mean '--epochs'? (see"),
-    (["run", "--runtime", "proceses"], "threads, processes, batched; did you mean 'processes'?"),
+    (["run", "--runtime", "proceses"], "threads, processes, batched, ray; did you mean 'processes'?"),
     (["run", "--algorithm", "fedadm", "--budget", "1,x"], "--budget 1,x: it must be a list of numbers"),
     (["run", "--algorithm", "fedmrur", "--train.momentum", "0.9"], "FedMRUR does not take local momentum"),
     (["run", "--algorithm", "feddyn", "--algorithm.alpha", "0"], "must be a number > 0"),
