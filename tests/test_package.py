@@ -19,15 +19,15 @@ ALLOWED = {
     "core": {"torch", "numpy", "safetensors", "undrift.core"},
     "runtimes": {"*", "undrift.core", "undrift.runtimes", "undrift.version"},
     "deploy": {"*", "undrift.core", "undrift.runtimes", "undrift.deploy"},
-    "data": {"*", "undrift.core", "undrift.data"},
+    "data": {"*", "undrift.core", "undrift.data", "undrift.plugins"},
     "ledger": {"*", "undrift.core", "undrift.ledger"},
-    "models": {"*", "undrift.core", "undrift.data", "undrift.models"},
+    "models": {"*", "undrift.core", "undrift.data", "undrift.models", "undrift.plugins"},
 }
 # Above them: a floor may use all floors below it.
 FLOORS = (("experiment",), ("analysis", "papers"), ("studies", "report"), ("cli",))
 for _floor in FLOORS:
     _below = {f"undrift.{name}" for name in (*ALLOWED, *_floor)}
-    ALLOWED |= {name: {"*", "undrift.version", *_below} for name in _floor}
+    ALLOWED |= {name: {"*", "undrift.version", "undrift.plugins", *_below} for name in _floor}
 
 # Packages that only some folders, or some files of them, may use.
 ONLY = {

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from undrift import plugins as plugins  # workers find code from outside by it
+
 if TYPE_CHECKING:
     from undrift import algorithms, data, models
     from undrift.core.algorithm import Algorithm, Averaging, Cost

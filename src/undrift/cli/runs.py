@@ -38,6 +38,7 @@ from undrift.experiment.start import resume_experiment, start_experiment
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
 from undrift.ledger.track import available
+from undrift.plugins import split
 from undrift.studies.lineup import common
 
 ExperimentArgument = Annotated[
@@ -91,7 +92,7 @@ def description(
     section = base.get("data", {})
     options = {**(section if isinstance(section, Mapping) else {}), **given(ctx)}
     names = {
-        "algorithm": [text.split(":")[0] for text in algorithm] if algorithm else [_name(base, "algorithm", "fedavg")],
+        "algorithm": [split(text)[0] for text in algorithm] if algorithm else [_name(base, "algorithm", "fedavg")],
         "data": [source],
         "partition": [_name(base, "partition", usual_partition(source, options))],
         "model": [_name(base, "model", "mlp")],

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 GLOBAL, PERSONAL = "global", "personal"
 TEST, OWN_MEAN, OWN_WORST = "test", "own test (mean)", "own test (worst decile)"
-TRAINING = "training"
+TRAINING, VALIDATION = "training", "validation"
 
 
 @dataclass(frozen=True, order=True)
@@ -37,6 +37,7 @@ class Figure:
             TEST: "the test set",
             OWN_MEAN: "clients' own test data",
             OWN_WORST: "the worst tenth of the clients",
+            VALIDATION: "the validation data",
             TRAINING: "all clients' training data",
         }
         return f"{self.metric} of the {self.model} model on {data.get(self.data, self.data)}"

@@ -24,6 +24,7 @@ from undrift.data.bounds import amount, regular
 from undrift.data.skew import FeatureSkew
 from undrift.experiment.limit import Limit
 from undrift.models import MODELS, ModelSpec
+from undrift.plugins import Registry, reference_of, split
 
 
 class Plan(Settings):
@@ -37,6 +38,11 @@ class Plan(Settings):
     eval_training: Annotated[bool, "evaluate the global model on all clients' training data too"] = False
     target: Annotated[
         float | None, "target accuracy for the cost-to-target figures", between(0, 1, "a share: 0.9 for 90 %")
+    ] = None
+    validation: Annotated[
+        float | None,
+        "share of every client's training data that nobody trains on, to choose settings by",
+        between(0, 1, open_low=True, open_high=True),
     ] = None
     limit: Annotated[
         str, "stop before more is used: bytes=2e9, macs=1e12, seconds=60 or time=60 (simulated); several with commas"
@@ -94,7 +100,7 @@ class Experiment:
         sections["algorithm"], sections["train"] = _own_training(sections["algorithm"], sections["train"], where)
         data = made("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
         method = made_method(sections["algorithm"], f"{where}: [algorithm]")
-        usual = usual_partition(data.name, data.values())
+        usual = usual_partition(reference_of(type(data), data.name), data.values())
         partition = made("partition", PARTITIONERS, sections["partition"], usual, f"{where}: [partition]")
         model = made_model(sections["model"], f"{where}: [model]") if sections["model"] else None
         skew = _create(FeatureSkew, sections["skew"], f"{where}: [skew]")
@@ -126,11 +132,11 @@ class Experiment:
         found: dict[str, Any] = {"name": self.name} if self.name else {}
         found |= {k: v for k, v in self.plan.values().items() if v is not None}
         for section, part, title in (
-            ("algorithm", self.algorithm, type(self.algorithm).name()),
-            ("data", self.data, self.data.name),
-            ("partition", self.partition, self.partition.name),
+            ("algorithm", self.algorithm, reference_of(type(self.algorithm), type(self.algorithm).name())),
+            ("data", self.data, reference_of(type(self.data), self.data.name)),
+            ("partition", self.partition, reference_of(type(self.partition), self.partition.name)),
             ("skew", self.skew, None),
-            ("model", self.model, self.model.name if self.model else None),
+            ("model", self.model, reference_of(type(self.model), self.model.name) if self.model else None),
             ("train", self.train, None),
             ("uploads", None if self.uploads == Uploads() else self.uploads, None),
         ):
@@ -247,7 +253,7 @@ def parse_method(text: str) -> dict[str, Any]:
 
     ``slowmo:train.momentum=0`` is a training setting of this method alone.
     """
-    name, *pairs = text.strip().split(":")
+    name, pairs = split(text)
     section: dict[str, Any] = {"name": name}
     found = algorithms.algorithms()
     if name not in found:
@@ -282,13 +288,15 @@ def _own_training(
     return {k: v for k, v in method.items() if k != "train"}, {**shared, **own}
 
 
+def registries() -> dict[str, Registry[Any]]:
+    """Where the components of each section are found by name or reference."""
+    return {"algorithm": algorithms.algorithms(), "data": SOURCES, "partition": PARTITIONERS, "model": MODELS}
+
+
 def components() -> dict[str, dict[str, tuple[Setting, ...]]]:
     """Every settable thing: section -> component name -> its settings."""
     return {
-        "algorithm": {name: cls.settings() for name, cls in algorithms.algorithms().items()},
-        "data": {name: cls.settings() for name, cls in SOURCES.items()},
-        "partition": {name: cls.settings() for name, cls in PARTITIONERS.items()},
-        "model": {name: cls.settings() for name, cls in MODELS.items()},
+        **{section: {k: v.settings() for k, v in known.items()} for section, known in registries().items()},
         "skew": {"": FeatureSkew.settings()},
         "train": {"": Training.settings()},
         "uploads": {"": Uploads.settings()},

@@ -1,6 +1,7 @@
 """The evaluation protocol. Every number says which model was evaluated on which data.
 
 * ``global`` on ``test``: the global model on the held-out test set;
+* ``global`` on ``validation``: the same on what was set apart of the clients' training data, where that was asked for;
 * ``global`` on ``own test``: the same model on each client's own test part: the mean over clients, and the mean of the
   worst tenth of them;
 * ``personal`` on ``own test``: each client's personal model on its own test part, where the method has one;
@@ -25,7 +26,7 @@ from undrift.core.client import Candidate, Judged, one_thread
 from undrift.core.eager import JUDGED, as_rows, scored
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, Registered, Rows
-from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, TRAINING, Figure, worst_tenth
+from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, TRAINING, VALIDATION, Figure, worst_tenth
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.spent import Spent
@@ -58,10 +59,13 @@ class Evaluator:
 
     A model on clients' data is judged where the clients are. Where their data are parts of the test set that is here,
     one pass over it says the same of a global model; what it would cost to ask them is counted all the same.
+    ``validated``: so many rows at the end of the test data are not for testing but for choosing.
     """
 
-    def __init__(self, federation: Federation | Registered, classes: int | None, *, training: bool = False) -> None:
-        self.federation, self.classes = federation, classes
+    def __init__(
+        self, federation: Federation | Registered, classes: int | None, *, training: bool = False, validated: int = 0
+    ) -> None:
+        self.federation, self.classes, self.validated = federation, classes, validated
         self.test = federation.test if isinstance(federation, Federation) else None
         self.trained = len(federation.indices) if training and isinstance(federation, Federation) else 0
         needed = 1 if classes == 2 else classes  # one output can tell two classes apart
@@ -77,6 +81,8 @@ class Evaluator:
                     self._asked(found, name, loop, snapshot, range(self.federation.population.size), w)
                     continue
                 correct = self._whole(found, name, TEST, loop.runtime, w, snapshot.buffers)
+                if self.validated:
+                    self._whole(found, name, VALIDATION, loop.runtime, w, snapshot.buffers)
                 if self.classes is not None and not method.pools_data:
                     scores = _by_client(self.test, correct)
                     self._per_client(found, name, scores)
@@ -88,10 +94,12 @@ class Evaluator:
         return found
 
     def _whole(self, found: Evaluation, name: str, data: str, runtime: Runtime, w: Tensor, buffers: Buffers) -> Tensor:
-        """A model on the whole test set, or on all that clients train on; which samples it got right."""
+        """A model on the whole test set, on what is for choosing, or on all training data; what it got right."""
         assert self.test is not None
-        samples, work = (len(self.test.x), score) if data == TEST else (self.trained, score_training)
-        correct, losses = _score(work, runtime, w, buffers, samples)
+        tested = len(self.test.x) - self.validated
+        spans = {TEST: (0, tested), VALIDATION: (tested, len(self.test.x)), TRAINING: (0, self.trained)}
+        work = score_training if data == TRAINING else score
+        correct, losses = _score(work, runtime, w, buffers, *spans[data])
         found.metrics.append((Figure(name, data, "loss"), float(losses.mean())))
         if self.classes is not None:
             found.metrics.append((Figure(name, data, "accuracy"), float(correct.mean())))
@@ -147,10 +155,12 @@ class Evaluator:
 Scoring = Callable[[Federation, Mapping[str, Tensor], tuple[int, int]], dict[str, Tensor]]
 
 
-def _score(work: Scoring, runtime: Runtime, w: Tensor, buffers: Buffers, samples: int) -> tuple[Tensor, Tensor]:
+def _score(
+    work: Scoring, runtime: Runtime, w: Tensor, buffers: Buffers, first: int, last: int
+) -> tuple[Tensor, Tensor]:
     """For each sample: was it right (classification only), and the loss. Done where clients work."""
     tensors = {"w": w, "floats": buffers.floats, "counts": buffers.counts}
-    spans = [(begin, min(begin + JUDGED, samples)) for begin in range(0, samples, JUDGED)]
+    spans = [(begin, min(begin + JUDGED, last)) for begin in range(first, last, JUDGED)]
     pieces = runtime.map(work, tensors, spans)
     right, losses = (torch.cat([piece[name] for piece in pieces]) for name in ("right", "losses"))
     return right, losses

@@ -163,14 +163,15 @@ def check_same(run: Run, prepared: Prepared, strict: bool = False) -> None:
         ("partition_fingerprint", "the partition"),
         ("start_fingerprint", "the initial model"),
         ("label", "the method's settings"),
+        ("code", "the method's file and that"),
         ("training", "the training settings"),
         ("uploads", "the settings of the uploads"),
         ("participate", "the clients per round"),
     ):
-        if facts[key] != then.get(key):
+        if facts.get(key) != then.get(key):
             raise InvalidInput(
                 f"run {run.name!r} cannot go on: {what} differ from what it began with "
-                f"({then.get(key)} then, {facts[key]} now)"
+                f"({then.get(key)} then, {facts.get(key)} now)"
             )
     other = changes(run.facts.get("versions", {}), facts["versions"])
     if other and strict:
