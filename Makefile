@@ -7,7 +7,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST := $(VENV)/bin/python -m pytest
 
-.PHONY: help setup demo test lint test-slow test-faults test-browser test-deploy test-real bench defaults clean
+.PHONY: test-wheel help setup demo test lint test-slow test-faults test-browser test-deploy test-real bench defaults clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 | \2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -48,6 +48,9 @@ test-deploy: setup  ## the deployment over the real engine, whose environment UN
 test-real: setup  ## tests on the data sets in the folder UNDRIFT_DATA
 	@test -n "$$UNDRIFT_DATA" || { echo "set UNDRIFT_DATA to the folder with the data sets"; exit 2; }
 	$(PYTEST) -m realdata
+
+test-wheel:  ## the wheel with every extra, unlocked, in an environment of its own
+	tests/wheel.sh
 
 bench: setup  ## the benchmarks (benchmarks/peers.py, which installs other libraries, is run by hand)
 	set -e; for name in models floor crossdevice scale seeing; do $(VENV)/bin/python benchmarks/$$name.py; done

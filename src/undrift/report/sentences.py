@@ -74,11 +74,21 @@ def _reached(verdict: Verdict) -> str:
 
 def _closing(verdict: Verdict) -> str:
     """What happened after the target, where that is not the same story."""
+    if verdict.row.group.diverged:
+        return f", but diverged in {verdict.row.group.diverged} of {len(verdict.row.group.runs)} seeds"
     if verdict.fell:
         return f", then fell to {_ended(verdict.row)}"
     if verdict.ended_worse and verdict.row.gain is not None:
         return f", but ended at {_ended(verdict.row)}, {_difference(verdict.row, verdict.row.gain.value)}"
     return ""
+
+
+def _diverged(verdict: Verdict) -> Sentence:
+    row, ends = verdict.row, verdict.row.group.ends
+    first = next(end for end in ends if end.state == "diverged")
+    often = "" if len(ends) == 1 else f" in {row.group.diverged} of {len(ends)} seeds"
+    look = tuple(f"look at {suspect.setting} = {suspect.value}" for suspect in first.suspects[:1])
+    return Sentence(f"{row.label} diverged{often}", first.reason, look)
 
 
 def _alone(verdict: Verdict) -> Sentence:
@@ -175,6 +185,7 @@ def scenes(groups: list[Group]) -> list[str]:
 
 
 _SAID = {
+    "diverged": _diverged,
     "alone": _alone,
     "other figure": _other_figure,
     "gain": _gain,
