@@ -25,17 +25,17 @@ ROUNDS = 8
 CHILD = """
 import os, signal, sys
 import undrift
-from undrift.ledger.store import Ledger
+from undrift.ledger import writing
 path, method, runtime, deadly, resume = sys.argv[1:6]
 if deadly != "0":
-    insert = Ledger._insert
-    def half(db, run, entry):
+    put = writing.put_round
+    def half(db, run, entry, states):
         if entry.round == int(deadly):
-            db.execute("DELETE FROM snapshots")  # a change that must not survive
+            db.execute("DELETE FROM states")  # a change that must not survive
             db.execute("INSERT INTO rejections VALUES (?, 99, 'x', 'half a transaction')", (run,))
             os.kill(os.getpid(), signal.SIGKILL)
-        insert(db, run, entry)
-    Ledger._insert = staticmethod(half)
+        put(db, run, entry, states)
+    writing.put_round = half
 def watch(where):
     print(where.round, flush=True)
     if "UNDRIFT_TEST_PAUSE" in os.environ:
@@ -59,13 +59,13 @@ def finish(path: Path, method: str, resume: bool = False) -> None:
 def contents(path: Path) -> dict[str, Any]:
     """All that a run left behind, without the clock."""
     db = sqlite3.connect(path)
-    timed = {"seconds", "client_seconds"}
+    timed = {"seconds", "client_seconds", "seal"}  # the seal covers the clock
     cursor = db.execute("SELECT * FROM rounds ORDER BY round")
     names = [c[0] for c in cursor.description]
     found: dict[str, Any] = {
         "rounds": [{n: v for n, v in zip(names, row, strict=True) if n not in timed} for row in cursor.fetchall()]
     }
-    for table in ("metrics", "client_metrics", "rejections", "snapshots", "kept"):
+    for table in ("metrics", "client_metrics", "rejections", "states", "pieces"):
         found[table] = sorted(map(repr, db.execute(f"SELECT * FROM {table}").fetchall()))
     found["status"] = db.execute("SELECT status FROM runs").fetchall()
     db.close()
@@ -80,7 +80,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
         finish(path, method)
         found[method] = contents(path)
         assert len(found[method]["rounds"]) == ROUNDS
-        assert found[method]["kept"]
+        assert found[method]["pieces"]
     return found
 
 
@@ -151,7 +151,7 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "l.sqlite"
     connect = store.connect
 
-    def small(path: Path, durable: bool) -> sqlite3.Connection:
+    def small(path: Path, durable: bool | None = None) -> sqlite3.Connection:
         db = connect(path, durable)
         pages = db.execute("PRAGMA page_count").fetchone()[0]
         db.execute(f"PRAGMA max_page_count = {pages + 60}")

@@ -15,6 +15,7 @@ from undrift.core.records import Nothing
 from undrift.core.states import Kept, elsewhere
 from undrift.core.vector import Buffers
 from undrift.ledger import states as module
+from undrift.ledger import writing
 from undrift.ledger.rows import Entry, RoundRow
 from undrift.ledger.states import LedgerStates
 
@@ -26,13 +27,13 @@ def kept(value: float, round: int) -> Kept:
 def test_nothing_that_is_not_yet_committed_leaves_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LIMIT", 1000)  # two and a half states
     free = threading.Event()
-    insert = Ledger._insert
+    put = writing.put_round
 
     def slow(*args: Any) -> None:
         free.wait(10)
-        insert(*args)
+        put(*args)
 
-    monkeypatch.setattr(Ledger, "_insert", staticmethod(slow))
+    monkeypatch.setattr(writing, "put_round", slow)
     with Ledger(tmp_path / "l.db", create=True) as book:
         run = book.add("r", {}, {})
         states = LedgerStates(book, run, Buffers)

@@ -11,16 +11,16 @@ import undrift
 from undrift import History, Ledger
 from undrift.ledger import schema
 
-OLD = Path(__file__).with_name("version1.sql")
+VERSIONS = ("version1", "version2")
 SETTING = {"model": "logistic", "clients": 3, "participate": 2, "seed": 3}
 
 
-@pytest.fixture
-def old(tmp_path: Path) -> Path:
-    """A ledger that version 1 wrote."""
+@pytest.fixture(params=VERSIONS)
+def old(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A ledger that an older version wrote."""
     path = tmp_path / "old.sqlite"
     db = sqlite3.connect(path)
-    db.executescript(OLD.read_text(encoding="utf-8"))
+    db.executescript(Path(__file__).with_name(f"{request.param}.sql").read_text(encoding="utf-8"))
     db.execute("PRAGMA journal_mode = WAL")
     db.close()
     return path

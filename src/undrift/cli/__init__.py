@@ -13,7 +13,7 @@ from typing import Annotated
 import click
 import typer
 
-from undrift.cli import lists, reproduce, runs, seeing, showing, studies
+from undrift.cli import keeping, lists, reproduce, runs, seeing, showing, studies
 from undrift.cli.common import complain, errors, say, show_warnings
 from undrift.cli.ending import (
     BAD_INPUT,
@@ -64,6 +64,7 @@ reproduce.register(app)
 showing.register(app)
 lists.register(app)
 seeing.register(app)
+keeping.register(app)
 
 
 def main() -> None:

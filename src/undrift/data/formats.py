@@ -136,8 +136,10 @@ def read_cifar_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], ND
     except InvalidInput as error:
         raise InvalidInput(f"{path}: it is damaged or holds more than arrays: {error}") from None
     try:
-        data = np.asarray(found[b"data"], np.uint8).reshape(-1, 3, 32, 32)
-        labels = np.asarray(found[label_key.encode()], np.int64).reshape(-1)
+        data, listed = found[b"data"], found[label_key.encode()]
+        if not isinstance(data, np.ndarray) or not all(type(label) is int for label in listed):  # no nested lists
+            raise TypeError
+        data, labels = data.reshape(-1, 3, 32, 32), np.array(listed, np.int64)
     except (KeyError, ValueError, TypeError, OverflowError):
         raise InvalidInput(f"{path}: it is not a CIFAR file, or cut short or damaged") from None
     if len(data) != len(labels):

@@ -19,6 +19,7 @@ from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import Setting, Settings, at_least, between
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source, data_root
+from undrift.data.bounds import amount, regular
 from undrift.data.skew import FeatureSkew
 from undrift.models import MODELS, ModelSpec
 
@@ -164,13 +165,17 @@ def tag(section: Mapping[str, Any]) -> str:
     return ":".join([str(section["name"]), *(f"{k}={short(v)}" for k, v in flat.items())])
 
 
+LONGEST = 1 << 24  # bytes of an experiment file
+
+
 def read_toml(path: str | Path) -> dict[str, Any]:
     try:
+        if not Path(path).exists():
+            raise InvalidInput(f"there is no file {path}")
+        size = regular(Path(path))
+        if size > LONGEST:
+            raise InvalidInput(f"{path}: {amount(size)}: no experiment is so long")
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(f"there is no file {path}") from None
-    except IsADirectoryError:
-        raise InvalidInput(f"{path} is a folder, not a TOML file") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -116,9 +116,11 @@ class InLedger:
     def resumed(self, method: Method, device: str) -> Snapshot | None:
         stored = self._ledger.snapshot(self.run)
         if stored is None:
+            if self.run.rounds:
+                self._ledger.restart(self.run)  # a repair left its rounds, and not the states to go on from the last
             return None
-        at, server, buffers = stored
-        return Snapshot(at, method.records()["server"].decode(server).to(device), Buffers.decode(buffers).to(device))
+        server = method.records()["server"].of(stored.server)
+        return Snapshot(stored.round, server.to(device), Buffers.of(stored.buffers).to(device))
 
     def began(self, runtime: Runtime) -> None:
         self._ledger.set_status(self.run, "running", facts=_told(runtime))

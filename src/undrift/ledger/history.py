@@ -44,13 +44,12 @@ class History:
 
     @classmethod
     def of(cls, ledger: Ledger, run: Run) -> History:
-        with ledger.reading():
-            rounds, metrics = ledger.rounds(run), ledger.metrics(run)
+        recorded = ledger.recorded(run)
         return cls(
             label=run.label,
             seed=int(run.experiment.get("seed", 0)),
-            rounds=rounds,
-            metrics=metrics,
+            rounds=recorded.rounds,
+            metrics=recorded.metrics,
             planned=int(run.experiment.get("rounds", run.rounds)),
             status="unfinished" if run.status == "running" and not ledger.is_held(run) else run.status,
             facts=run.facts,

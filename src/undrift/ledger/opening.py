@@ -15,14 +15,24 @@ from tempfile import TemporaryDirectory
 
 from undrift.core.errors import InvalidInput
 from undrift.ledger import schema
+from undrift.ledger.digest import NotAsWritten
 
 WAIT = 60  # seconds that one waits for another's transaction
 PATIENCE = 1  # and for those who read, when the log is to be cleared; if they do not end, the next round tries again
-LOG = 32 << 20  # bytes of the write-ahead log beyond which whoever writes clears it
+LOG = 16 << 20  # bytes of the write-ahead log beyond which whoever writes clears it
+
+
+BRIEF = 120  # characters of an error that are quoted
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)  # what a damaged file can cause; even the error's text may be damaged
 
 
 class Damaged(InvalidInput):
     """What is stored is not what was written."""
+
+    def __init__(self, path: Path, what: str, run: str = "") -> None:
+        where = f"run {run!r} in {path}" if run else f"{path}"
+        super().__init__(f"{where} is damaged: {what} (`undrift check {path}` says more, `undrift repair` mends it)")
+        self.what = what
 
 
 def usable(path: Path, create: bool) -> None:
@@ -42,9 +52,10 @@ def usable(path: Path, create: bool) -> None:
         raise InvalidInput(f"{path} is empty: no run has been recorded there")
 
 
-def connect(path: Path, durable: bool = False) -> sqlite3.Connection:
-    """A connection that may write. ``durable``: a committed round survives a power cut too, at the price of waiting
-    for the disk once a round; otherwise the last few may be lost then (never to a killed process)."""
+def connect(path: Path, durable: bool | None = None) -> sqlite3.Connection:
+    """A connection that may write. In a ``durable`` ledger a committed round survives a power cut too, at the price of
+    waiting for the disk once a round; otherwise the last few may be lost then, though never to a killed process. The
+    ledger remembers it for all who write to it; None: as it is."""
     with explained(path):
         db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
     try:
@@ -54,14 +65,20 @@ def connect(path: Path, durable: bool = False) -> sqlite3.Connection:
             current = schema.is_current(db, path)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute(f"PRAGMA journal_size_limit = {LOG}")
-            db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             if not current:
                 with transaction(db):
                     schema.prepare(db, path)
+            if durable is not None and durable != is_durable(db):
+                db.execute("INSERT OR REPLACE INTO meta VALUES ('durable', ?)", ("yes" if durable else "no",))
+            db.execute(f"PRAGMA synchronous = {'FULL' if is_durable(db) else 'NORMAL'}")
     except BaseException:
         db.close()
         raise
     return db
+
+
+def is_durable(db: sqlite3.Connection) -> bool:
+    return bool(db.execute("SELECT 1 FROM meta WHERE key = 'durable' AND value = 'yes'").fetchone())
 
 
 @contextmanager
@@ -125,12 +142,14 @@ def clear_log(db: sqlite3.Connection, path: Path) -> None:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn what SQLite says into a sentence."""
+def explained(path: Path, run: str = "") -> Iterator[None]:
+    """Turn what SQLite or a digest says into a sentence."""
     try:
         yield
-    except sqlite3.Error as error:
-        text = str(error)
+    except NotAsWritten as error:
+        raise Damaged(path, str(error), run) from None
+    except UNREADABLE as error:
+        text = brief(error)
         if "full" in text:
             raise InvalidInput(
                 f"the disk is full: {path} could not be written; what was recorded before is safe"
@@ -143,4 +162,10 @@ def explained(path: Path) -> Iterator[None]:
             raise InvalidInput(f"{path} is locked by another program for more than a minute") from error
         if isinstance(error, sqlite3.ProgrammingError):
             raise  # a mistake of ours, not of the file
-        raise Damaged(f"{path} is damaged ({text})") from error
+        raise Damaged(path, text, run) from error
+
+
+def brief(error: Exception) -> str:
+    """What an error says, in one line that can be printed, though it may quote what is damaged."""
+    text = " ".join(str(error).split())
+    return "".join(c if c.isprintable() else "?" for c in text[:BRIEF]) + ("..." if len(text) > BRIEF else "")

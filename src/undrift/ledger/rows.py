@@ -10,6 +10,9 @@ from typing import Any, ClassVar, Self
 from undrift.core.figure import Figure
 from undrift.core.records import State
 from undrift.core.states import Kept
+from undrift.ledger.digest import NONE
+
+SERVER, BUFFERS = -1, -2  # whose states are not a client's
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,17 @@ class RoundRow:
 _TYPES = {"int": "INTEGER NOT NULL", "float": "REAL NOT NULL"}
 RoundRow.COLUMNS = tuple(f.name for f in fields(RoundRow))
 RoundRow.SQL = ", ".join(f"{f.name} {_TYPES.get(str(f.type), 'TEXT NOT NULL')}" for f in fields(RoundRow))
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a run stands. The fields are the columns of the table ``heads``, in this order."""
+
+    round: int = 0
+    chain: str = NONE  # the seal of the last round, which covers all before it
+    clients: str = NONE  # the seals of the clients' figures, mixed
+    states: str = NONE  # the digests of the states, mixed
+    before: str = NONE  # and of those a round ago
 
 
 @dataclass(frozen=True)

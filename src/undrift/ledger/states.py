@@ -30,8 +30,11 @@ class LedgerStates(States):
         if found is not None:
             return found[0]
         with self._lock:
-            data = self._ledger.kept(self._run, client)
-        return Kept.decode(self._kind, data).to(self._device) if data is not None else None
+            kept = self._ledger.kept(self._run, client)
+        if kept is None:
+            return None
+        tensors, header = kept
+        return Kept.of(self._kind, tensors, header.get("round", 0)).to(self._device)
 
     def keep(self, kept: Mapping[int, Kept]) -> None:
         for client, value in kept.items():

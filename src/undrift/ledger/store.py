@@ -1,11 +1,13 @@
 """The ledger: every run in one SQLite file, one transaction per round.
 
-A killed process loses at most the rounds that were not yet committed, never what was. The ledger knows records only as
-bytes and experiments only as JSON; it decides nothing about training.
+A killed process loses at most the rounds that were not yet committed, never what was; what is read is what was written,
+or it is said that it is not. The ledger knows states only as tensors and experiments only as JSON; it decides nothing
+about training.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import time
@@ -14,32 +16,37 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from undrift.core.errors import InvalidInput, nearest, unknown
-from undrift.core.figure import Figure
+from undrift.ledger import pieces, reading, writing
+from undrift.ledger.copying import copy_run
+from undrift.ledger.digest import NotAsWritten
 from undrift.ledger.lock import LockFile, is_taken
 from undrift.ledger.opening import clear_log, connect, connect_to_look, explained, is_read_only, transaction, usable
-from undrift.ledger.rows import Entry, RoundRow, Run
+from undrift.ledger.reading import Metrics, Recorded, State
+from undrift.ledger.rows import BUFFERS, SERVER, Entry, RoundRow, Run
 
 LISTED = 10  # names of runs that an error lists
 
-_RUNS = (
-    "SELECT id, name, status, created, experiment, facts, message, "
-    "(SELECT COALESCE(MAX(round), 0) FROM rounds WHERE run = runs.id) FROM runs"
-)
 
+class Stored(NamedTuple):
+    """What the server held after a round."""
 
-def _run(row: tuple[Any, ...]) -> Run:
-    return Run(row[0], row[1], row[2], row[3], json.loads(row[4]), json.loads(row[5]), row[6], row[7])
+    round: int
+    server: dict[str, Tensor]
+    buffers: dict[str, Tensor]
 
 
 class Ledger:
     """The run store. Readers and writers of different runs may share the file."""
 
-    def __init__(self, path: str | Path, *, create: bool = False, durable: bool = False) -> None:
-        """``durable``: a round that was committed survives a power cut too; otherwise the last few may be lost then."""
-        self.path, self._durable = Path(path), durable
+    def __init__(self, path: str | Path, *, create: bool = False, durable: bool | None = None) -> None:
+        """In a ``durable`` ledger a round that was committed survives a power cut too; otherwise the last few may be
+        lost then. The ledger remembers it; None: as it is, and a new one is not."""
+        self.path = Path(path)
         usable(self.path, create)
         self._copy: TemporaryDirectory[str] | None = None
         if is_read_only(self.path):
@@ -50,6 +57,7 @@ class Ledger:
         self._pending: Future[None] | None = None
         self._writer_db: sqlite3.Connection | None = None
         self._committed: dict[int, int] = {}  # run -> the last round that was written from here
+        self._read: tuple[str, Recorded] | None = None  # the rounds read last, by their chain
         self.write_seconds = 0.0
 
     def close(self) -> None:
@@ -86,25 +94,18 @@ class Ledger:
     def add(self, name: str, experiment: Mapping[str, Any], facts: Mapping[str, Any]) -> Run:
         """A new run; its name gets a number where it is taken."""
         with explained(self.path), transaction(self._db):
-            taken = {n for (n,) in self._db.execute("SELECT name FROM runs")}
-            unique, count = name, 1
-            while unique in taken:
-                count += 1
-                unique = f"{name}-{count}"
-            cursor = self._db.execute(
-                "INSERT INTO runs (name, status, created, experiment, facts) VALUES (?, 'running', ?, ?, ?)",
-                (unique, time.time(), json.dumps(experiment), json.dumps(facts)),
-            )
-        return self._get(int(cursor.lastrowid or 0))
+            number = writing.add_run(self._db, name, experiment, facts)
+        return self._get(number)
 
     def runs(self) -> list[Run]:
         """All runs, oldest first."""
-        with explained(self.path):
-            return [_run(row) for row in self._db.execute(f"{_RUNS} ORDER BY id").fetchall()]
+        with self.reading(), explained(self.path):
+            return reading.runs(self._db)
 
     def run(self, reference: str | int) -> Run:
         """A run by name, by number, or by the beginning of its name where that is unique."""
-        names = dict(self._db.execute("SELECT name, id FROM runs").fetchall())
+        with self.reading(), explained(self.path):
+            names = reading.names(self._db)
         text = str(reference)
         if not names:
             raise InvalidInput(f"the ledger {self.path} holds no runs")
@@ -123,27 +124,49 @@ class Ledger:
 
     def _get(self, run: int) -> Run:
         with explained(self.path):
-            return _run(self._db.execute(f"{_RUNS} WHERE id = ?", (run,)).fetchone())
+            return reading.run(self._db, run)
 
     def set_status(self, run: Run, status: str, message: str = "", facts: Mapping[str, Any] | None = None) -> None:
         self.flush()
-        with explained(self.path):
-            self._db.execute("UPDATE runs SET status = ?, message = ? WHERE id = ?", (status, message, run.id))
-            if facts is not None:
-                self._db.execute(
-                    "UPDATE runs SET facts = ? WHERE id = ?", (json.dumps(dict(run.facts) | dict(facts)), run.id)
-                )
+        more = {} if facts is None else {"facts": json.dumps(dict(run.facts) | dict(facts))}
+        self._change(run, status=status, message=message, **more)
 
     def set_rounds(self, run: Run, rounds: int) -> Run:
         """Plan another number of rounds."""
-        with explained(self.path):
-            text = json.dumps(dict(run.experiment) | {"rounds": rounds})
-            self._db.execute("UPDATE runs SET experiment = ? WHERE id = ?", (text, run.id))
+        self._change(run, experiment=json.dumps(dict(run.experiment) | {"rounds": rounds}))
         return self._get(run.id)
 
+    def _change(self, run: Run, **columns: str) -> None:
+        with explained(self.path), transaction(self._db):
+            reading.run(self._db, run.id)  # what is damaged must not be sealed anew
+            changes = ", ".join(f"{name} = ?" for name in columns)
+            self._db.execute(f"UPDATE runs SET {changes} WHERE id = ?", (*columns.values(), run.id))
+            writing.seal_run(self._db, run.id)
+
     def delete(self, run: Run) -> None:
-        with explained(self.path):
-            self._db.execute("DELETE FROM runs WHERE id = ?", (run.id,))
+        with explained(self.path), transaction(self._db):
+            writing.delete_run(self._db, run.id, run.name)
+
+    def move(self, run: Run, other: Ledger) -> Run:
+        """Move a run, with all that belongs to it, to another ledger. It is nowhere for not one moment."""
+        with self.holding(run), self.reading(), explained(self.path, run.name):
+            rounds = [row.round for row in reading.recorded(self._db, run.id).rounds]
+            states = reading.states(self._db, run.id).values()
+            with explained(other.path), transaction(other._db):
+                number = copy_run(self._db, other._db, run.id, rounds=rounds, states=states)
+        self.delete(run)
+        return other.run(number)
+
+    def compact(self) -> None:
+        """Give the room of what was deleted back to the disk, unless somebody is at work here."""
+        with contextlib.suppress(sqlite3.OperationalError):
+            self._db.execute("VACUUM")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def restart(self, run: Run) -> None:
+        """Forget the rounds of a run, which then begins anew."""
+        with explained(self.path), transaction(self._db):
+            writing.restart(self._db, run.id)
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
@@ -167,73 +190,87 @@ class Ledger:
     def _write(self, run: int, entry: Entry) -> None:
         began = time.perf_counter()
         if self._writer_db is None:
-            self._writer_db = connect(self.path, self._durable)
+            self._writer_db = connect(self.path)
         db = self._writer_db
-        with explained(self.path):
-            with transaction(db):
-                self._insert(db, run, entry)
-            clear_log(db, self.path)
+        with explained(self.path), transaction(db):
+            writing.put_round(db, run, entry, list(self._saved(db, run, entry)))
+        clear_log(db, self.path)
         self._committed[run] = entry.round
         self.write_seconds += time.perf_counter() - began
 
-    @staticmethod
-    def _insert(db: sqlite3.Connection, run: int, entry: Entry) -> None:
-        columns = ", ".join(RoundRow.COLUMNS)
-        marks = ", ".join("?" * len(RoundRow.COLUMNS))
-        db.execute(f"INSERT INTO rounds (run, {columns}) VALUES (?, {marks})", (run, *entry.row.values()))
-        db.executemany(
-            "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)",
-            [(run, entry.round, f.model, f.data, f.metric, value) for f, value in entry.metrics],
-        )
-        for model, accuracies in entry.clients.items():
-            text = json.dumps({str(k): round(v, 6) for k, v in accuracies.items()})
-            db.execute("INSERT OR REPLACE INTO client_metrics VALUES (?, ?, ?, ?)", (run, entry.round, model, text))
-        db.executemany(
-            "INSERT INTO rejections VALUES (?, ?, ?, ?)",
-            [(run, entry.round, client, reason) for client, reason in entry.rejections.items()],
-        )
-        if entry.server is not None and entry.buffers is not None:
-            db.execute(
-                "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)",
-                (run, entry.round, entry.server.encode(), entry.buffers.encode()),
-            )
-        db.executemany(
-            "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)",
-            ((run, client, kept.encode()) for client, kept in entry.kept.items()),
-        )
+    def _saved(self, db: sqlite3.Connection, run: int, entry: Entry) -> Iterator[writing.Saved]:
+        """Write the pieces of a round's states. Large ones go ahead of the round, in transactions of a piece, so that
+        neither memory nor the log has to hold a large state; they count for nothing until the round names them."""
+        size = 0
+        for owner, tensors, header in writing.tensors_of(entry):
+            digests = []
+            writing.drop_pieces(db, run, owner, entry.round)  # of a try that did not come to its end
+            for number, data in enumerate(pieces.cut(tensors, header, pieces.PIECE)):
+                if size + len(data) > 2 * pieces.PIECE:
+                    db.execute("COMMIT")
+                    clear_log(db, self.path)
+                    db.execute("BEGIN IMMEDIATE")
+                    size = 0
+                digests.append(writing.put_piece(db, run, owner, entry.round, number, data))
+                size += len(data)
+            yield writing.Saved(owner, entry.round, digests)
 
-    def snapshot(self, run: Run) -> tuple[int, bytes, bytes] | None:
-        """The last committed round with the bytes of the server's state and the buffers."""
-        row = self._db.execute("SELECT round, server, buffers FROM snapshots WHERE run = ?", (run.id,)).fetchone()
-        return (int(row[0]), bytes(row[1]), bytes(row[2])) if row else None
-
-    def kept(self, run: Run, client: int) -> bytes | None:
-        row = self._db.execute("SELECT data FROM kept WHERE run = ? AND client = ?", (run.id, client)).fetchone()
-        return bytes(row[0]) if row else None
+    def recorded(self, run: Run) -> Recorded:
+        """All rounds of a run, with their figures and rejections, of one moment."""
+        with self.reading(), explained(self.path, run.name):
+            chain = reading.head(self._db, run.id).chain
+            if self._read is None or self._read[0] != chain:
+                self._read = chain, reading.recorded(self._db, run.id)
+            return self._read[1]
 
     def rounds(self, run: Run) -> list[RoundRow]:
-        columns = ", ".join(RoundRow.COLUMNS)
-        rows = self._db.execute(f"SELECT {columns} FROM rounds WHERE run = ? ORDER BY round", (run.id,))
-        return [RoundRow.of(row) for row in rows]
+        return self.recorded(run).rounds
 
-    def metrics(self, run: Run) -> list[tuple[int, Figure, float | None]]:
+    def metrics(self, run: Run) -> Metrics:
         """All evaluations: (round, what the number is of, the number)."""
-        rows = self._db.execute(
-            "SELECT round, model, data, metric, value FROM metrics WHERE run = ? ORDER BY round", (run.id,)
-        )
-        return [(at, Figure(model, data, metric), value) for at, model, data, metric, value in rows]
+        return self.recorded(run).metrics
+
+    def rejections(self, run: Run) -> list[tuple[int, str, str]]:
+        """Round, client and reason."""
+        return self.recorded(run).rejections
 
     def client_metrics(self, run: Run) -> dict[str, tuple[int, dict[int, float]]]:
         """The latest accuracies on each client's own test part: model -> (round, client -> accuracy)."""
-        rows = self._db.execute(
-            "SELECT model, round, accuracies FROM client_metrics WHERE run = ?", (run.id,)
-        ).fetchall()
-        return {model: (at, {int(k): v for k, v in json.loads(text).items()}) for model, at, text in rows}
+        with self.reading(), explained(self.path, run.name):
+            return reading.client_metrics(self._db, run.id)
 
-    def rejections(self, run: Run) -> list[tuple[int, str, str]]:
-        return self._db.execute(
-            "SELECT round, client, reason FROM rejections WHERE run = ? ORDER BY round, client", (run.id,)
-        ).fetchall()
+    # -- states -------------------------------------------------------------------------------------------------------
+
+    def snapshot(self, run: Run) -> Stored | None:
+        """What the server held after the last round; None: nothing of it is there."""
+        with self.reading(), explained(self.path, run.name):
+            stands = reading.head(self._db, run.id).round
+            found = [reading.state(self._db, run.id, owner) for owner in (SERVER, BUFFERS)]
+            if found == [None, None]:
+                return None
+            if any(state is None or state.round != stands for state in found):
+                raise NotAsWritten(f"the server's state is not that of round {stands}")
+            server, buffers = (self._tensors(run, state)[0] for state in found if state is not None)
+            return Stored(stands, server, buffers)
+
+    def kept(self, run: Run, client: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """What a client keeps: its tensors, and the header they were kept with."""
+        with explained(self.path, run.name):
+            state = reading.state(self._db, run.id, client)
+            return None if state is None else self._tensors(run, state)
+
+    def _tensors(self, run: Run, state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return pieces.joined(reading.pieces(self._db, run.id, state))
+
+    def verify(self, run: Run) -> None:
+        """Before a run goes on: are the file, the run's rounds and the list of its states what was written?"""
+        with explained(self.path):
+            found = reading.integrity(self._db)
+            if found:
+                raise NotAsWritten(found[0])
+        with self.reading(), explained(self.path, run.name):
+            reading.recorded(self._db, run.id)
+            reading.states(self._db, run.id)
 
     # -- one process per run ------------------------------------------------------------------------------------------
 

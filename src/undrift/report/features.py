@@ -45,7 +45,7 @@ def features(ledger: Ledger, run: Run, client: int = 0, samples: int = 600, root
     stored = ledger.snapshot(run)
     if stored is None:
         raise InvalidInput(f"run {run.name!r} has no recorded round yet")
-    at, server, buffers = stored[0], setting.method.records()["server"].decode(stored[1]), Buffers.decode(stored[2])
+    at, server, buffers = stored.round, setting.method.records()["server"].of(stored.server), Buffers.of(stored.buffers)
     models = setting.method.models(server)
     if not models:
         raise InvalidInput(f"{setting.method.title} has no global model to take features of")

@@ -27,11 +27,12 @@ class Quantity(Partitioner):
 
     def assign(self, p: Division) -> tuple[Ints, Ints]:
         if self.sizes:
+            if len(self.sizes) != p.clients:
+                raise p.infeasible(f"{len(self.sizes)} sizes for {p.clients} clients")
+            total = sum(self.sizes)
+            if total > p.whole:
+                raise p.infeasible(f"the sizes add up to {total:.10g}, but the data set has {p.whole} samples")
             sizes = np.array(self.sizes, np.int64)
-            if len(sizes) != p.clients:
-                raise p.infeasible(f"{len(sizes)} sizes for {p.clients} clients")
-            if sizes.sum() > p.whole:
-                raise p.infeasible(f"the sizes add up to {int(sizes.sum())}, but the data set has {p.whole} samples")
             if sizes.sum() > p.samples:  # public rows were set apart: everybody gives the same share of theirs
                 sizes = largest_remainder(sizes.astype(np.float64), int(sizes.sum()) * p.samples // p.whole)[0]
                 p.notes["sizes"] = sizes.tolist()
