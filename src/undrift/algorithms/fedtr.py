@@ -6,12 +6,12 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, zeros_like
 
-from undrift.algorithms.parts.centroids import Classes, distance, unknown
+from undrift.algorithms.parts.centroids import Classes, distance, no_centroids
 from undrift.algorithms.parts.sharing import Sharing
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
-from undrift.core.records import Mean, Message, State, Table
+from undrift.core.records import Mean, Message, Point, State, Table
 from undrift.core.settings import nonnegative
 from undrift.core.vector import Layout
 
@@ -33,7 +33,7 @@ class Down(Message):
 
 
 class Up(Classes):  # n_ij c_ij and n_ij
-    x: Mean[Tensor]  # w_i + d_i; w_i with the dual rule, where the server knows the mean drift
+    x: Mean[Point[Tensor]]  # w_i + d_i; w_i with the dual rule, where the server knows the mean drift
 
 
 class FedTR(Sharing, Algorithm[Server, Client, Down, Up]):
@@ -59,7 +59,7 @@ class FedTR(Sharing, Algorithm[Server, Client, Down, Up]):
 
     def server_init(self, x: Tensor, population: Population) -> Server:
         w = self.shared(x, population.layout)
-        return Server(w, zeros_like(w), unknown(x, population.layout))
+        return Server(w, zeros_like(w), no_centroids(x, population.layout))
 
     def client_init(self, x: Tensor, layout: Layout) -> Client:
         return Client(zeros_like(self.shared(x, layout)), self.private(x, layout))

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undrift import algorithms
-from undrift.analysis.health import Health, health
 from undrift.analysis.intervals import Floats
 from undrift.core.figure import Figure
 from undrift.ledger.history import COSTS, History
@@ -71,16 +70,6 @@ class Group:
     def figure(self) -> Figure:
         """Which figure the group is judged by."""
         return self.runs[0].main_curve
-
-    @cached_property
-    def ends(self) -> tuple[Health, ...]:
-        """How each run ended."""
-        return tuple(health(run) for run in self.runs)
-
-    @property
-    def diverged(self) -> int:
-        """How many of the runs did."""
-        return sum(end.state == "diverged" for end in self.ends)
 
     @cached_property
     def pools_data(self) -> bool:

@@ -13,8 +13,8 @@ from undrift.analysis.comparison import Comparison, Row
 from undrift.analysis.intervals import Interval
 
 Kind = Literal[
-    "diverged",  # at least half of its runs did: its figures say nothing else
     "alone",  # there is nothing to compare it with
+    "diverged",  # in one of its seeds, at least
     "other figure",  # judged by another figure than the baseline
     "gain",  # no target: the final figures are compared
     "neither",  # neither reached the target: the final figures are compared
@@ -56,12 +56,9 @@ class Verdict:
 
     @property
     def standing(self) -> Standing:
-        if self.kind in ("diverged", "missed"):
+        """Better or worse than the baseline; nothing is better that fell, diverged or ended worse."""
+        if self.kind in ("missed", "diverged"):
             return "worse"
-        found = self._standing()
-        return "unclear" if found == "better" and self.row.group.diverged else found
-
-    def _standing(self) -> Standing:
         if self.kind == "ratio" and self.interval is not None:
             sooner = _standing(self.interval, 1, 1)
             return "unclear" if sooner == "better" and (self.fell or self.ended_worse) else sooner
@@ -92,7 +89,7 @@ def verdict(found: Comparison, row: Row) -> Verdict:
 
 
 def _kind(found: Comparison, row: Row, base: Row) -> Kind:
-    if 2 * row.group.diverged >= len(row.group.runs):
+    if row.diverged:
         return "diverged"
     if row is base:
         return "alone"
@@ -111,9 +108,8 @@ def _kind(found: Comparison, row: Row, base: Row) -> Kind:
 
 
 def verdicts(found: Comparison) -> tuple[Verdict, ...]:
-    """One for each method other than the baseline, in the order of the ranking, and for a baseline that diverged."""
-    every = (verdict(found, row) for row in found.ranked)
-    return tuple(v for v in every if v.kind == "diverged" or not found.is_baseline(v.row))
+    """One for each method other than the baseline, in the order of the ranking."""
+    return tuple(verdict(found, row) for row in found.ranked if not found.is_baseline(row))
 
 
 def headline(found: Comparison) -> Verdict:
@@ -129,7 +125,7 @@ def _head(found: Comparison, scene: str) -> Verdict:
     base = next(row for row in rows if found.is_baseline(row))
     others = [v for row in rows if row is not base and (v := verdict(found, row)).kind != "other figure"]
     real = [v for v in others if not v.row.group.pools_data] or others  # pooling the data is a bound, not a contestant
-    if not real or verdict(found, base).kind == "diverged":
+    if not real:
         return verdict(found, base)
     better = [v for v in real if v.standing == "better"]
     if better:

@@ -107,7 +107,7 @@ def announce(result: Result, as_json: bool) -> None:
 
 def _lowest(book: Ledger, run: Run) -> dict[str, str]:
     """Who fares worst under which model."""
-    found = {one.model: one.lowest(NAMED) for one in fared(book, [run])}
+    found = {one.model: one.lowest(NAMED) for one in fared([(run, book.client_metrics(run))])}
     return {model: ", ".join(f"{name} {words.percent(v)}" for name, v in low) for model, low in found.items()}
 
 

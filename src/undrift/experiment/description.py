@@ -17,6 +17,7 @@ from undrift import algorithms
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.settings import Setting, Settings, at_least, between
+from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source, data_root
 from undrift.data.bounds import amount, regular
@@ -46,7 +47,7 @@ class Plan(Settings):
     workers: Annotated[int | None, "threads or worker processes; left out: one per core", at_least(1)] = None
 
 
-SECTIONS = ("algorithm", "data", "partition", "skew", "model", "train")
+SECTIONS = ("algorithm", "data", "partition", "skew", "model", "train", "uploads")
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Experiment:
     model: ModelSpec | None = None  # None: one that suits the data, see `models.default_model`
     skew: FeatureSkew = field(default_factory=FeatureSkew)
     train: Training = field(default_factory=Training)
+    uploads: Uploads = field(default_factory=Uploads)
     plan: Plan = field(default_factory=Plan)
     name: str = ""
 
@@ -84,8 +86,9 @@ class Experiment:
         model = made_model(sections["model"], f"{where}: [model]") if sections["model"] else None
         skew = _create(FeatureSkew, sections["skew"], f"{where}: [skew]")
         train = _create(Training, sections["train"], f"{where}: [train]")
+        uploads = _create(Uploads, sections["uploads"], f"{where}: [uploads]")
         plan = _create(Plan, {k: v for k, v in values.items() if k in plan_keys}, where)
-        experiment = cls(method, data, partition, model, skew, train, plan, str(values.get("name", "")))
+        experiment = cls(method, data, partition, model, skew, train, uploads, plan, str(values.get("name", "")))
         experiment.check(where)
         return experiment
 
@@ -112,6 +115,7 @@ class Experiment:
             ("skew", self.skew, None),
             ("model", self.model, self.model.name if self.model else None),
             ("train", self.train, None),
+            ("uploads", None if self.uploads == Uploads() else self.uploads, None),
         ):
             if part is None:
                 continue
@@ -268,6 +272,7 @@ def components() -> dict[str, dict[str, tuple[Setting, ...]]]:
         "model": {name: cls.settings() for name, cls in MODELS.items()},
         "skew": {"": FeatureSkew.settings()},
         "train": {"": Training.settings()},
+        "uploads": {"": Uploads.settings()},
         "plan": {"": Plan.settings()},
     }
 

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from undrift.core import rng
 from undrift.core.client import Candidate, Judged, one_thread
-from undrift.core.cost import Spent
 from undrift.core.eager import JUDGED, scored
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, Registered, Rows
 from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, Figure, worst_tenth
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
+from undrift.core.spent import Spent
 from undrift.core.vector import Buffers, Replica
 
 GROUP = 16  # clients that are asked at the same time, where a round asks fewer

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from undrift.core.cost import Spent
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, build
 from undrift.core.figure import HEADLINE, Figure
 from undrift.core.loop import Loop, Round, Snapshot
 from undrift.core.runtime import Runtime
+from undrift.core.spent import Spent
 from undrift.experiment.description import label_of
 from undrift.experiment.evaluate import Evaluation
 from undrift.experiment.prepare import Ready
@@ -87,7 +87,7 @@ def execute(
                 # A resumed run takes over the runtime that was chosen for it, and with it the bits.
                 chosen = recorder.run.facts.get("runtime", plan.runtime)
                 assert isinstance(prepared.federation, Federation), "sites need a runtime of their own"
-                made = create_runtime(chosen, prepared.federation, workers or plan.workers)
+                made = create_runtime(chosen, prepared.federation, workers or plan.workers, prepared.method)
                 runtime = stack.enter_context(made)
             recorder.began(runtime)
             snapshot = _played(prepared, recorder, runtime, _Watch(prepared, recorder.run.name, watch, within))
@@ -105,7 +105,7 @@ def execute(
 def _played(prepared: Ready, recorder: Recorder, runtime: Runtime, watch: _Watch) -> Snapshot:
     method, plan = prepared.method, prepared.plan
     runtime.states = recorder.states(method, plan.device, runtime.elsewhere)
-    loop = Loop(prepared.federation, method, runtime, prepared.participate)
+    loop = Loop(prepared.federation, method, runtime, prepared.participate, prepared.uploads)
     snapshot = recorder.resumed(method, plan.device) or loop.start()
     watch.begin(snapshot, runtime)
     while snapshot.round < plan.rounds and not method.finished(snapshot.server):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from undrift.core.files import refuse_existing, written
 from undrift.papers import Column
 from undrift.report import reproduced as said
-from undrift.report.files import refuse_existing, written
 from undrift.report.plots import drawing, style
 from undrift.studies.reproduce import Reproduced
 from undrift.version import version

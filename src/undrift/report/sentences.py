@@ -74,21 +74,11 @@ def _reached(verdict: Verdict) -> str:
 
 def _closing(verdict: Verdict) -> str:
     """What happened after the target, where that is not the same story."""
-    if verdict.row.group.diverged:
-        return f", but diverged in {verdict.row.group.diverged} of {len(verdict.row.group.runs)} seeds"
     if verdict.fell:
         return f", then fell to {_ended(verdict.row)}"
     if verdict.ended_worse and verdict.row.gain is not None:
         return f", but ended at {_ended(verdict.row)}, {_difference(verdict.row, verdict.row.gain.value)}"
     return ""
-
-
-def _diverged(verdict: Verdict) -> Sentence:
-    row, ends = verdict.row, verdict.row.group.ends
-    first = next(end for end in ends if end.state == "diverged")
-    often = "" if len(ends) == 1 else f" in {row.group.diverged} of {len(ends)} seeds"
-    look = tuple(f"look at {suspect.setting} = {suspect.value}" for suspect in first.suspects[:1])
-    return Sentence(f"{row.label} diverged{often}", first.reason, look)
 
 
 def _alone(verdict: Verdict) -> Sentence:
@@ -101,6 +91,18 @@ def _alone(verdict: Verdict) -> Sentence:
     if verdict.fell:
         return Sentence(f"{_reached(verdict)}, then fell: it {ended}")
     return Sentence(f"{_reached(verdict)} and {ended}")
+
+
+def _diverged(verdict: Verdict) -> Sentence:
+    row, base, ill = verdict.row, verdict.base, verdict.row.diverged
+    seeds = len(row.group.runs)
+    often = "" if seeds == 1 else f" in all {seeds} seeds" if len(ill) == seeds else f" in {len(ill)} of {seeds} seeds"
+    first = min(ill, key=lambda h: h.since or 0)
+    since = f"{first.reason} from round {first.since} on" if first.since else first.reason
+    ended = f"it ended at {_ended(row)}"
+    if row is not base and row.group.figure == base.group.figure:
+        ended += f", {base.label} at {words.figure(base.group.figure, base.final.mean)}"
+    return Sentence(f"{row.label} diverged{often}", "", (since, ended))
 
 
 def _other_figure(verdict: Verdict) -> Sentence:
@@ -185,8 +187,8 @@ def scenes(groups: list[Group]) -> list[str]:
 
 
 _SAID = {
-    "diverged": _diverged,
     "alone": _alone,
+    "diverged": _diverged,
     "other figure": _other_figure,
     "gain": _gain,
     "neither": _neither,

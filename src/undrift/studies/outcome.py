@@ -12,6 +12,7 @@ import numpy as np
 
 from undrift.analysis.comparison import Comparer
 from undrift.analysis.groups import grouped
+from undrift.analysis.health import health
 from undrift.analysis.intervals import Spread
 from undrift.experiment.description import short
 from undrift.ledger.history import History
@@ -171,7 +172,7 @@ def _score(sweep: Sweep, trial: Trial, histories: Sequence[History], failed: tup
     groups, _ = grouped(histories)
     if failed or not groups:
         return Score(trial, Spread.of([]), -math.inf, failed or ("no round was evaluated",))
-    if groups[0].diverged:
+    if any(health(run).state == "diverged" for run in groups[0].runs):
         return Score(trial, Spread.of([run.final for run in groups[0].runs]), -math.inf, diverged=True)
     if sweep.measure == "rounds":
         cost = Comparer(histories).at(sweep.target).rows[0].costs.get("rounds")
