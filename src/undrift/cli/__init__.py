@@ -15,6 +15,7 @@ import typer
 
 from undrift.cli import keeping, lists, reproduce, runs, seeing, showing, studies
 from undrift.cli.common import complain, errors, say, show_warnings
+from undrift.cli.deploy import register as register_deploy
 from undrift.cli.ending import (
     BAD_INPUT,
     BUG,
@@ -25,6 +26,7 @@ from undrift.cli.ending import (
     surroundings,
     terminable,
 )
+from undrift.cli.site import register as register_site
 from undrift.core.errors import InvalidInput
 from undrift.version import versions
 
@@ -62,6 +64,8 @@ runs.register(app)
 studies.register(app)
 reproduce.register(app)
 showing.register(app)
+register_deploy(app)
+register_site(app)
 lists.register(app)
 seeing.register(app)
 keeping.register(app)
