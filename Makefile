@@ -8,7 +8,8 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST := $(VENV)/bin/python -m pytest
 BIOME := 2.6.7
 
-.PHONY: help setup demo test lint lint-js test-slow test-faults test-browser test-deploy test-real test-cluster bench defaults clean
+.PHONY: help setup demo test lint lint-js test-slow test-faults test-browser test-deploy test-wheel test-real
+.PHONY: test-cluster bench defaults clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 | \2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -59,6 +60,9 @@ demo-deploy: setup  ## a coordinator and four sites on this machine, over mutual
 test-real: setup  ## tests on the data sets in the folder UNDRIFT_DATA
 	@test -n "$$UNDRIFT_DATA" || { echo "set UNDRIFT_DATA to the folder with the data sets"; exit 2; }
 	$(PYTEST) -m realdata
+
+test-wheel:  ## the wheel with every extra, unlocked, in an environment of its own
+	tests/wheel.sh
 
 test-cluster: setup  ## the runtime ray, on clusters that are started on this machine
 	$(PYTEST) -m cluster
