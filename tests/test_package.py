@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "undrift"
 ALLOWED = {
     "algorithms": {"torch", "undrift.core", "undrift.algorithms.parts"},
     "core": {"torch", "numpy", "safetensors", "undrift.core"},
-    "runtimes": {"*", "undrift.core", "undrift.runtimes"},
+    "runtimes": {"*", "undrift.core", "undrift.runtimes", "undrift.version"},
     "deploy": {"*", "undrift.core", "undrift.runtimes", "undrift.deploy"},
     "data": {"*", "undrift.core", "undrift.data"},
     "ledger": {"*", "undrift.core", "undrift.ledger"},
