@@ -37,7 +37,7 @@ class Guard:
     def __init__(self, kind: type[Upload], down: Message, factor: float | None) -> None:
         self._factor, self._starts = factor, Starts(kind, down)
         self._first, *self._others = [field.name for field in self._starts.fields] or [""]
-        self._sent = _lengths(down).tolist() if self._first else []
+        self._sent: list[float] = _lengths(down).tolist() if self._first and factor is not None else [math.inf]
         self._scratch: Tensor | None = None
         self.lengths: dict[int, float] = {}  # of the updates that were looked at, by place
 
@@ -47,7 +47,8 @@ class Guard:
             return True, None
         if len(self.lengths) >= SAMPLE:
             square = sum(_square(getattr(up, name)) for name in (self._first, *self._others))
-            return self._short(math.sqrt(square), place), None
+            # An update is at most as long as upload and message together.
+            return math.sqrt(square) <= (LONG - 1) * self._message(place), None
         places = slice(place, place + 1)
         value: Tensor = getattr(up, self._first).reshape(-1)
         start = self._starts.at(self._first, places)
@@ -60,8 +61,8 @@ class Guard:
             start = self._starts.at(name, places)
             more: Tensor = getattr(up, name).reshape(-1)
             total += _square(more if start is None else more - start[0])
-        self.lengths[place] = math.sqrt(total) if math.isfinite(total) else self._length(up, place)
-        return self._harmless(place), Seen(value, square)
+        length = self.lengths[place] = math.sqrt(total) if math.isfinite(total) else self._length(up, place)
+        return length <= LONG * self._message(place), Seen(value, square)
 
     def look_rows(self, block: Block, place: int) -> tuple[bool, Seen | None]:
         """The same for a block of clients from this place on."""
@@ -72,12 +73,13 @@ class Guard:
         if len(self.lengths) >= SAMPLE and block.norms:
             sizes = torch.stack([block.norms[name].double() for name in (self._first, *self._others)])
             total: Tensor = sizes.square().sum(0).sqrt()
-            return all(self._short(length, at) for at, length in zip(places, total.tolist(), strict=True)), None
+            return self._all_within(LONG - 1, places, total.tolist()), None
         updates = self._starts.updates(block.up, slice(place, place + count))
         first = torch.linalg.vector_norm(updates[self._first], dim=1)
         lengths = first if not self._others and bool(torch.isfinite(first).all()) else norms(updates)
-        self.lengths.update(zip(places, lengths.tolist(), strict=True))
-        return all(self._harmless(at) for at in places), Seen(updates[self._first], lengths=first)
+        numbers = lengths.tolist()
+        self.lengths.update(zip(places, numbers, strict=True))
+        return self._all_within(LONG, places, numbers), Seen(updates[self._first], lengths=first)
 
     def objections(self, waiting: Sequence[tuple[int, Any]]) -> dict[int, str]:
         """Why some of these uploads cannot count, by place, now that all were looked at."""
@@ -90,7 +92,7 @@ class Guard:
             return found
         for place, _ in waiting:
             length = self.lengths[place]
-            if length > self._factor * median and not self._harmless(place):
+            if length > max(self._factor * median, LONG * self._message(place)):
                 found[place] = (
                     f"its update has norm {length:.3g}, "
                     f"more than {self._factor:g} times the median of the round ({median:.3g})"
@@ -99,15 +101,14 @@ class Guard:
             del self.lengths[place]
         return found
 
-    def _harmless(self, place: int) -> bool:
-        return self._factor is None or self.lengths[place] <= LONG * self._message(place)
-
-    def _short(self, size: float, place: int) -> bool:
-        """Is an upload so short that its update cannot be long? That is at most as long as upload and message."""
-        return self._factor is None or size <= (LONG - 1) * self._message(place)
-
     def _message(self, place: int) -> float:
-        return float(self._sent[place if len(self._sent) > 1 else 0])
+        return self._sent[0 if len(self._sent) == 1 else place]
+
+    def _all_within(self, times: int, places: range, lengths: list[float]) -> bool:
+        """Is none of these longer than so many times its message?"""
+        if len(self._sent) == 1:
+            return max(lengths) <= times * self._sent[0]
+        return all(length <= times * self._sent[place] for place, length in zip(places, lengths, strict=True))
 
     def _length(self, up: Any, place: int) -> float:
         one = up.map(lambda field, value: value.unsqueeze(0))
