@@ -6,8 +6,9 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST := $(VENV)/bin/python -m pytest
+BIOME := 2.6.7
 
-.PHONY: help setup demo test lint test-slow test-faults test-browser test-deploy test-real bench defaults clean
+.PHONY: help setup demo test lint lint-js test-slow test-faults test-browser test-deploy test-real bench defaults clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 | \2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -24,11 +25,15 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 
 demo: setup  ## compare algorithms on a small problem, in under a minute
 	$(VENV)/bin/python -m undrift demo
+	@command -v undrift > /dev/null || echo "undrift is in $(VENV)/bin: source $(VENV)/bin/activate puts it on your PATH."
 
 lint: setup  ## ruff and mypy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+lint-js:  ## the script of the report's page, by biome; needs node
+	npx --yes @biomejs/biome@$(BIOME) ci
 
 test: lint  ## lint, types and the fast tests, on all cores
 	$(PYTEST) -n auto

@@ -95,8 +95,8 @@ def test_a_forbidden_import_is_found(layer: str, line: str) -> None:
     [
         ("algorithms", "import math\nimport torch.nn.functional as F\nfrom undrift.core.records import State"),
         ("algorithms", "from ..core import vector\nfrom undrift import core"),
-        ("algorithms", "from undrift.algorithms.parts.budget import Plan"),
-        ("algorithms", "from undrift.algorithms.parts.centroids import nearest\nfrom .parts import sharing"),
+        ("algorithms", "from undrift.algorithms.parts.budget import Outlook"),
+        ("algorithms", "from undrift.algorithms.parts.centroids import distance\nfrom .parts import sharing"),
         ("core", "import numpy as np\nimport safetensors.torch\nfrom . import rng\nfrom .rng import key"),
         ("runtimes", "import ray\nfrom undrift.core import loop\nfrom .serial import Serial"),
         ("deploy", "import flwr\nfrom undrift.core import loop\nfrom undrift.runtimes import wrappers"),
