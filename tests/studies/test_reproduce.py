@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import re
@@ -212,6 +213,14 @@ def test_a_table_is_run_once_and_goes_on_where_it_stopped(small: Table, tmp_path
     assert all(len(runs) == 2 for runs in whole.trials.values())
     assert whole.trials["FedAvg", "mlp-mnist"][0] == first.trials["FedAvg", "mlp-mnist"][0]
     assert not whole.failed
+
+
+def test_several_workers_give_the_same_and_leave_no_pipe_open(small: Table, tmp_path: Path) -> None:
+    here, there = (
+        reproduce(small, Place(tmp_path / f"{workers}.sqlite"), seeds=[1], workers=workers) for workers in (1, 2)
+    )
+    assert here.trials == there.trials
+    gc.collect()  # an open pipe would be complained of here
 
 
 def test_a_run_that_fails_is_said_and_the_others_are_shown(small: Table, tmp_path: Path) -> None:
