@@ -22,6 +22,7 @@ from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source, data_root
 from undrift.data.bounds import amount, regular
 from undrift.data.skew import FeatureSkew
+from undrift.experiment.limit import Limit
 from undrift.models import MODELS, ModelSpec
 
 
@@ -33,9 +34,13 @@ class Plan(Settings):
     rounds: Annotated[int, "number of rounds", at_least(1)] = 50
     seed: Annotated[int, "the one source of randomness", at_least(0)] = 1
     eval_every: Annotated[int, "evaluate every so many rounds (and after the last)", at_least(1)] = 1
+    eval_training: Annotated[bool, "evaluate the global model on all clients' training data too"] = False
     target: Annotated[
         float | None, "target accuracy for the cost-to-target figures", between(0, 1, "a share: 0.9 for 90 %")
     ] = None
+    limit: Annotated[
+        str, "stop before more is used: bytes=2e9, macs=1e12, seconds=60 or time=60 (simulated); several with commas"
+    ] = ""
     public: Annotated[float, "share of the training set that the server holds (pFedMo)", between(0, 0.5)] = 0.01
     scoring: Annotated[int, "public inputs that the server only looks at (pFedMo)", at_least(1)] = 64
     others_public: Annotated[
@@ -94,6 +99,10 @@ class Experiment:
 
     def check(self, where: str = "experiment") -> None:
         plan = self.plan
+        try:
+            Limit.parse(plan.limit)
+        except InvalidInput as error:
+            raise _at(where, error) from None
         if plan.clients and plan.participate and plan.participate > plan.clients:
             raise InvalidInput(
                 f"{where}: participate = {plan.participate} is more than the {plan.clients} clients there are"
@@ -202,7 +211,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 # What may differ between two descriptions of one experiment: how long it goes on and where, not what it computes.
-ASIDE = frozenset({"name", "rounds", "target", "runtime", "workers"})
+ASIDE = frozenset({"name", "rounds", "target", "runtime", "workers", "eval_training", "limit"})
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

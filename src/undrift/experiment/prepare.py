@@ -151,7 +151,7 @@ def prepare(
     if dataset.classes is None:
         federation = replace(federation, loss=aligned(loss, federation.outputs(x[:2]), y[:2]))
     _check_participants(plan, partition)
-    evaluator = Evaluator(federation, dataset.classes)
+    evaluator = Evaluator(federation, dataset.classes, training=plan.eval_training)
     if method.pools_data:
         federation = federation.pooled()
     participate = 1 if method.pools_data else plan.participate or len(partition)
