@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -46,6 +46,7 @@ class Block:
     spent: list[Spent]
     notes: dict[str, list[float]]
     finite: bool  # are all values of the upload?
+    norms: Mapping[str, Tensor] = field(default_factory=dict)  # of the rows of each field of the upload
 
     def replies(self) -> list[Reply]:
         """One by one."""

@@ -21,10 +21,11 @@ from undrift.core.client import Work, one_thread, up_kind
 from undrift.core.cohort import Cohort
 from undrift.core.drift import Drift
 from undrift.core.federation import Federation
+from undrift.core.guard import Guard, Seen
 from undrift.core.records import Message, Upload
 from undrift.core.reduce import REDUCERS, Block, Reply, objection, reduce_buffers
 from undrift.core.spent import Spent
-from undrift.core.stages import Carried, Guard, Stage, Uploads
+from undrift.core.stages import Carried, Stage, Uploads
 from undrift.core.states import Kept, Memory, States, elsewhere
 from undrift.core.vector import Buffers
 
@@ -185,37 +186,43 @@ class Tally:
     def _add(self, place: int, item: Reply | Block | None) -> None:
         if item is None:
             return
-        count = len(item.clients) if isinstance(item, Block) else None
-        if self._guard.harmless(item.up, place, count) and not self._waiting:
-            self._count(place, item)
+        look = self._guard.look_rows(item, place) if isinstance(item, Block) else self._guard.look(item.up, place)
+        harmless, seen = look
+        if harmless and not self._waiting:
+            self._count(place, item, seen)
         else:  # what comes after it waits too: sums are in cohort order
             self._waiting[place] = item
 
     def _released(self) -> dict[int, str]:
         """Count what waited but for what the guard rejects, by client."""
-        spans = {place: len(item.clients) if isinstance(item, Block) else 1 for place, item in self._waiting.items()}
-        found = self._guard.objections(at for place, count in spans.items() for at in range(place, place + count))
+        if not self._waiting:
+            return {}
+        single = {
+            place: list(enumerate(item.replies() if isinstance(item, Block) else [item], place))
+            for place, item in self._waiting.items()
+        }
+        found = self._guard.objections([(at, reply.up) for replies in single.values() for at, reply in replies])
         for place, item in self._waiting.items():
-            if isinstance(item, Block) and any(at in found for at in range(place, place + spans[place])):
-                for at, reply in enumerate(item.replies(), place):
-                    if at not in found:
-                        self._count(at, reply)
-            elif place not in found:
+            if not any(at in found for at, _ in single[place]):
                 self._count(place, item)
+                continue
+            for at, reply in single[place]:
+                if at not in found:
+                    self._count(at, reply)
         self._waiting.clear()
         return {int(self._task.cohort.ids[place]): reason for place, reason in found.items()}
 
-    def _count(self, place: int, item: Reply | Block) -> None:
+    def _count(self, place: int, item: Reply | Block, seen: Seen | None = None) -> None:
         if isinstance(item, Block):
-            self._add_block(place, item)
+            self._add_block(place, item, seen)
         else:
-            self._add_reply(place, item)
+            self._add_reply(place, item, seen)
 
-    def _add_block(self, place: int, block: Block) -> None:
+    def _add_block(self, place: int, block: Block, seen: Seen | None) -> None:
         portions = self._portions[place : place + len(block.clients)]
         self._reduction.add_rows(block.up, portions)
         if self._drift is not None:
-            self._drift.add_rows(block.up, place)
+            self._drift.add_rows(block.up, place, seen)
         for spent in block.spent:
             spent.bytes_down = self._down_bytes
         clients, nothing = block.clients.tolist(), [None] * len(block.clients)
@@ -224,11 +231,11 @@ class Tally:
                 self._states.hold(client, elsewhere(block.round) if state is None else Kept(state, None, block.round))
         self._counted += zip(clients, block.steps.tolist(), block.spent, portions, nothing, block.noted(), strict=True)
 
-    def _add_reply(self, place: int, reply: Reply) -> None:
+    def _add_reply(self, place: int, reply: Reply, seen: Seen | None) -> None:
         reply.spent.bytes_down = self._down_bytes
         self._reduction.add(reply.up, self._portions[place])
         if self._drift is not None:
-            self._drift.add(reply.up, place)
+            self._drift.add(reply.up, place, seen)
         own = not self._task.method.shares_buffers
         if self._updates:
             kept = Kept(reply.state, reply.buffers if own else None, reply.round) if reply.state is not None else None

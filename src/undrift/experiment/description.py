@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from undrift import algorithms
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
-from undrift.core.settings import Setting, Settings, at_least, between
+from undrift.core.settings import Setting, Settings, at_least, between, positive
 from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source, data_root
@@ -47,9 +47,17 @@ class Plan(Settings):
         Literal["shared", "held-out", "client"],
         "the public samples, for methods without server data: ordinary training data, unused, or one more client",
     ] = "shared"
-    runtime: Annotated[Literal["auto", "serial", "threads", "processes", "batched"], "where clients run"] = "auto"
+    runtime: Annotated[Literal["auto", "serial", "threads", "processes", "batched", "ray"], "where clients run"] = (
+        "auto"
+    )
     device: Annotated[str, "where tensors live: cpu, cuda, cuda:1, mps"] = "cpu"
     workers: Annotated[int | None, "threads or worker processes; left out: one per core", at_least(1)] = None
+    ray_address: Annotated[
+        str | None, "the Ray cluster: auto or HOST:PORT; left out: RAY_ADDRESS, or this machine's cores"
+    ] = None
+    ray_gpus: Annotated[
+        float | None, "GPUs of a Ray task, with device = cuda: 0.25 is four tasks on one", positive()
+    ] = None
 
 
 SECTIONS = ("algorithm", "data", "partition", "skew", "model", "train", "uploads")
@@ -84,10 +92,10 @@ class Experiment:
                 more = "; `algorithms` lists those of a comparison" if name == "algorithm" else ""
                 raise InvalidInput(f"{where}: [{name}] must be a table or a name, not {section!r}{more}")
         sections["algorithm"], sections["train"] = _own_training(sections["algorithm"], sections["train"], where)
-        data = _named("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
+        data = made("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
         method = made_method(sections["algorithm"], f"{where}: [algorithm]")
         usual = usual_partition(data.name, data.values())
-        partition = _named("partition", PARTITIONERS, sections["partition"], usual, f"{where}: [partition]")
+        partition = made("partition", PARTITIONERS, sections["partition"], usual, f"{where}: [partition]")
         model = made_model(sections["model"], f"{where}: [model]") if sections["model"] else None
         skew = _create(FeatureSkew, sections["skew"], f"{where}: [skew]")
         train = _create(Training, sections["train"], f"{where}: [train]")
@@ -211,7 +219,9 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 # What may differ between two descriptions of one experiment: how long it goes on and where, not what it computes.
-ASIDE = frozenset({"name", "rounds", "target", "runtime", "workers", "eval_training", "limit"})
+ASIDE = frozenset(
+    {"name", "rounds", "target", "runtime", "workers", "ray_address", "ray_gpus", "eval_training", "limit"}
+)
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -298,12 +308,15 @@ def made_method(section: Mapping[str, Any], where: str) -> Method:
 
 def made_model(section: Mapping[str, Any], where: str) -> ModelSpec:
     """The model that a section names."""
-    made: ModelSpec = _named("model", MODELS, section, "mlp", where)
-    return made
+    chosen: ModelSpec = made("model", MODELS, section, "mlp", where)
+    return chosen
 
 
-def _named(kind: str, known: Mapping[str, type[Any]], section: Mapping[str, Any], default: str, where: str) -> Any:
-    values = dict(section)
+def made(kind: str, known: Mapping[str, type[Any]], section: Any, default: str, where: str) -> Any:
+    """What a section names: a table with a name and settings, or the name alone."""
+    if not isinstance(section, Mapping | str):
+        raise InvalidInput(f"{where}: must be a table or a name, not {section!r}")
+    values = {"name": section} if isinstance(section, str) else dict(section)
     name = values.pop("name", default)
     if name not in known:
         raise _at(where, unknown(kind, str(name), known))

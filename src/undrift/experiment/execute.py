@@ -88,7 +88,14 @@ def execute(
                 # A resumed run takes over the runtime that was chosen for it, and with it the bits.
                 chosen = recorder.run.facts.get("runtime", plan.runtime)
                 assert isinstance(prepared.federation, Federation), "sites need a runtime of their own"
-                made = create_runtime(chosen, prepared.federation, workers or plan.workers, prepared.method)
+                made = create_runtime(
+                    chosen,
+                    prepared.federation,
+                    workers or plan.workers,
+                    prepared.method,
+                    ray_address=plan.ray_address,
+                    ray_gpus=plan.ray_gpus,
+                )
                 runtime = stack.enter_context(made)
             recorder.began(runtime)
             snapshot = _played(prepared, recorder, runtime, _Watch(prepared, recorder.run.name, watch, within))

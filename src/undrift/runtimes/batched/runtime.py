@@ -161,6 +161,7 @@ class Batched(Runtime):
                 *(local.counts[k].tolist() for k in ("gradients", "forwards", "head")), sizes, strict=True
             )
         ]
+        norms = {f.name: _norms(value) for f, value in stacked.items() if value.is_floating_point()}
         return Block(
             clients=members.clients,
             round=cohort.round,
@@ -170,8 +171,16 @@ class Batched(Runtime):
             steps=members.steps,
             spent=spent,
             notes={name: value.tolist() for name, value in (notes | noted).items()},
-            finite=all(finite(value) for _, value in stacked.items() if value.is_floating_point()),
+            finite=all(
+                bool(torch.isfinite(each).all()) or finite(getattr(stacked, name)) for name, each in norms.items()
+            ),
+            norms=norms,
         )
+
+
+def _norms(rows: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(rows.reshape(len(rows), -1), dim=1)
+    return found
 
 
 def _batchable(value: Any) -> Tensor:
