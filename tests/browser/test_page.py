@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +16,14 @@ from pages import chromium, opened, pictures, tab, watched
 from playwright.sync_api import Browser, Page, expect
 
 from ledgers import add_run, entry
+from undrift.analysis.comparison import comparison
+from undrift.core.figure import Figure
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
 from undrift.report.content import content
 from undrift.report.export import export
 from undrift.report.page import write_report
+from undrift.report.table import cells
 from undrift.report.words import target_words
 
 pytestmark = pytest.mark.browser
@@ -163,6 +169,61 @@ def test_partition_fairness_drift_and_own_series_are_there(page: Page) -> None:
     expect(page.locator("#commands code").first).to_contain_text("undrift run --algorithm fedavg")
 
 
+def test_the_table_has_the_texts_of_compare(page: Page, book: Ledger) -> None:
+    found = comparison([History.of(book, run) for run in book.runs()])
+    for line, row in zip(page.locator("#costs tbody tr").all(), found.rows, strict=True):
+        _, seeds, final, best, *costs, rejected = cells(found, row)
+        shown = [text.strip() for text in line.locator("td").all_inner_texts()]
+        assert [re.sub(r"[()]", "", text) for text in costs] == shown[: len(costs)]
+        assert shown[len(costs) :] == [final, best, seeds, rejected]
+
+
+def test_a_column_sorts_the_table(page: Page) -> None:
+    names = page.locator("#costs tbody th")
+    expect(names).to_have_text([re.compile("FedAvg"), re.compile("FedTrip")])
+    header = page.locator("#costs thead th").nth(1)
+    header.get_by_role("button").click()
+    expect(header).to_have_attribute("aria-sort", "ascending")
+    expect(names).to_have_text([re.compile("FedTrip"), re.compile("FedAvg")])
+    page.keyboard.press("Enter")  # the header keeps the focus
+    expect(header).to_have_attribute("aria-sort", "descending")
+    expect(names).to_have_text([re.compile("FedAvg"), re.compile("FedTrip")])
+
+
+def test_the_clients_that_fare_worst_are_named(page: Page) -> None:
+    expect(page.locator("#fair .lowest").first).to_contain_text("client 0 of seed 1 50.0 %")
+
+
+def test_paper_is_white_and_shows_whole_tables(page: Page) -> None:
+    page.get_by_role("button", name="Theme: automatic").click()
+    page.get_by_role("button", name="Theme: light").click()
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    expect(page.locator(".top")).to_be_hidden()
+    assert page.evaluate("getComputedStyle(document.querySelector('.scroll')).overflowX") == "visible"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_loss_is_never_a_percentage(browser: Browser, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "loss.sqlite", create=True) as book:
+        for method in ("fedavg", "fedtrip"):
+            run = add_run(book, method, 1, [])
+            for at, value in enumerate((4.0, 0.25), 1):
+                book.record(run, replace(entry(at, 0.5), metrics=[(Figure(metric="loss"), value)]))
+        book.flush()
+        write_report(book, book.runs(), tmp_path / "loss.html")
+    with tab(browser) as (page, troubles):
+        opened(page, (tmp_path / "loss.html").as_uri())
+        assert read(page, "End") == "round 2: FedAvg 0.25, FedTrip 0.25"
+        for place in ("#headline", "#costs", "#runs"):
+            expect(page.locator(place)).to_contain_text("0.25")
+            expect(page.locator(place)).not_to_contain_text("%")
+        expect(page.locator("#h-curve")).to_have_text("Loss and cost")
+        assert troubles == []
+
+
 def test_everything_is_reached_by_the_keyboard_and_has_a_name(page: Page) -> None:
     for role, name in (
         ("combobox", "Figure"), ("slider", "Smoothing"), ("slider", "Target accuracy"), ("combobox", "Partition"),
@@ -217,6 +278,11 @@ def test_on_a_phone_nothing_sticks_out(browser: Browser, report: Path) -> None:
     with tab(browser, "phone") as (page, troubles):
         opened(page, report.as_uri())
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        region = page.locator("#target-card .scroll")
+        hint = page.locator("#target-card .swipe")  # the table says that it goes on, until it has been seen
+        expect(hint).to_be_visible()
+        region.evaluate("region => region.scrollTo(10000, 0)")
+        expect(hint).to_be_hidden()
         assert troubles == []
 
 
@@ -257,6 +323,20 @@ def test_watch_shows_a_new_round_and_a_new_run(browser: Browser, book: Ledger) -
         expect(hidden).to_have_attribute("aria-pressed", "false")  # what the reader chose stays
         add_run(book, "moon", 1, [0.5])
         expect(page.locator("#runs tbody tr")).to_have_count(8, timeout=20_000)
+        assert troubles == []
+
+
+def test_watch_says_what_it_cannot_read(browser: Browser, book: Ledger) -> None:
+    with watched(book.path, "*") as address, tab(browser) as (page, troubles):
+        opened(page, address)
+        first = book.runs()[0]
+        with closing(sqlite3.connect(book.path)) as db:
+            db.execute("UPDATE rounds SET drift = '{' WHERE run = ?", (first.id,))
+            db.commit()
+        book.set_status(first, "finished", "touched")
+        expect(page.locator("#trouble")).to_contain_text(f"{first.name} could not be read", timeout=20_000)
+        expect(page.locator("#live")).to_have_class(re.compile("lost"))
+        expect(page.locator("#runs tbody tr")).to_have_count(5)
         assert troubles == []
 
 

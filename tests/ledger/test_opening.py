@@ -43,8 +43,11 @@ def test_a_ledger_on_a_read_only_disk_can_be_looked_at(tmp_path: Path, unfinishe
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     path = str(folder / "l.sqlite")
     script = f"""
+import gzip, json
+from pathlib import Path
 import undrift
 from undrift.cli import run
+from undrift.report.watch import Follower
 with undrift.Ledger({path!r}) as ledger:
     found = ledger.run("r")
     assert undrift.History.of(ledger, found).final == 0.7
@@ -55,6 +58,12 @@ with undrift.Ledger({path!r}) as ledger:
     else:
         raise AssertionError("a ledger was changed that cannot be")
 assert run(["show", "--ledger", {path!r}]) == 0
+assert run(["report", "--ledger", {path!r}, "-o", {str(tmp_path / "report.html")!r}]) == 0
+follower = Follower(Path({path!r}), ())
+follower.start()
+follower.stop()
+shown = json.loads(gzip.decompress(follower.latest()[1]))
+assert ([one["name"] for one in shown["runs"]], shown["trouble"]) == (["r"], "")
 assert run(["run", "--rounds", "1", "--quiet", "--ledger", {path!r}]) == 2
 """
     done = on_read_only_disk(folder, script)

@@ -227,13 +227,20 @@ def _labels(firsts: Sequence[History]) -> list[str]:
         sorts = [_sort(firsts[i]) for i in places]
         keys = _telling(sorts)
         for i, sort in zip(places, sorts, strict=True):
-            inner = [f"{k.removeprefix('train.').removesuffix('.name')}={sort.get(k)}" for k in keys]
+            inner = [_told(k.removeprefix("train.").removesuffix(".name"), sort.get(k)) for k in keys]
             labels[i] = f"{label} [{', '.join(inner)}]" if inner else label
     seen: dict[str, int] = {}
     for i, label in enumerate(labels):  # still alike, for example where only the curve differs
         seen[label] = seen.get(label, 0) + 1
         labels[i] = label if seen[label] == 1 else f"{label} #{seen[label]}"
     return labels
+
+
+def _told(key: str, value: Any) -> str:
+    """A setting in a label: ``lr=0.1``, ``nesterov``, ``no nesterov``, ``clients by default``."""
+    if value is None:
+        return f"{key} by default"
+    return f"{'' if value else 'no '}{key}" if isinstance(value, bool) else f"{key}={value}"
 
 
 def _telling(sorts: Sequence[Mapping[str, Any]]) -> list[str]:

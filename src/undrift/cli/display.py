@@ -161,16 +161,3 @@ def watching(quiet: bool, runs: int | None = 1) -> Iterator[Observer]:
 def _failed(done: Done) -> None:
     if done.error:
         errors.print(f"[yellow]failed:[/] {escape(done.name)}: {escape(done.error)}")
-
-
-def count(value: float) -> str:
-    """A number with a unit that fits: 1.2 M."""
-    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= limit:
-            return f"{value / limit:.3g} {unit}"
-    return f"{value:.3g}"
-
-
-def size(value: float) -> str:
-    """Bytes with a unit that fits: 1.2 MB."""
-    return f"{count(value)}B" if abs(value) >= 1e3 else f"{value:.0f} B"

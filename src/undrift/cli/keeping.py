@@ -11,12 +11,12 @@ from rich.markup import escape
 
 from undrift.analysis.selection import selected
 from undrift.cli.common import DEFAULT_LEDGER, LedgerOption, interactive, open_ledger, say
-from undrift.cli.display import size
 from undrift.core.errors import InvalidInput
 from undrift.ledger.check import check as examine
 from undrift.ledger.repair import outcome
 from undrift.ledger.repair import repair as mend
 from undrift.ledger.rows import Run
+from undrift.report import words
 
 LedgerArgument = Annotated[
     Path, typer.Argument(metavar="[LEDGER]", envvar="UNDRIFT_LEDGER", help="The SQLite file that holds the runs.")
@@ -45,7 +45,7 @@ def check(ledger: LedgerArgument = DEFAULT_LEDGER) -> None:
         )
     rounds, states = sum(one.upto for one in found.runs), sum(len(one.states) for one in found.runs)
     counted = f"{len(found.runs):,} runs, {rounds:,} rounds and {states:,} states"
-    say(f"{escape(str(ledger))} is sound: {counted} are what was written ({size(ledger.stat().st_size)})")
+    say(f"{escape(str(ledger))} is sound: {counted} are what was written ({words.data_size(ledger.stat().st_size)})")
 
 
 def repair(ledger: LedgerArgument = DEFAULT_LEDGER) -> None:

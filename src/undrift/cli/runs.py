@@ -39,6 +39,7 @@ from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
 from undrift.ledger.track import available
 from undrift.plugins import split
+from undrift.report import words
 from undrift.studies.lineup import common
 
 ExperimentArgument = Annotated[
@@ -155,7 +156,8 @@ def run(
             if not as_json and beside.run is not None:
                 say(
                     f"Its control {escape(beside.history.label)}, on the same partition, ends at "
-                    f"{100 * beside.accuracy:.1f} % on the test set; recorded as [bold]{escape(beside.run.name)}[/]."
+                    f"{words.figure(beside.figure, beside.value)} on the test set; "
+                    f"recorded as [bold]{escape(beside.run.name)}[/]."
                 )
     raise typer.Exit(judged([result.history for result in results]))
 

@@ -42,6 +42,7 @@ from undrift.cli.showing import print_json
 from undrift.core.errors import InvalidInput
 from undrift.core.figure import GLOBAL, Figure
 from undrift.experiment.description import read_toml
+from undrift.report import words
 from undrift.report.table import cells, headers, render, sentences
 from undrift.studies.compare import DEFAULT, Compared, run_comparison
 from undrift.studies.jobs import Done, Place
@@ -154,7 +155,7 @@ def _row(found: Compared, row: Any) -> dict[str, Any]:
 def _beside(found: Compared) -> list[str]:
     """What the methods' other models reach: pFedMo's server-side model alone, for one."""
     return [
-        f"{label}: its {figure.model} model alone ends at {100 * spread.mean:.1f} % on the test set."
+        f"{label}: its {figure.model} model alone ends at {words.percent(spread.mean)} on the test set."
         for label, figures in found.figures.items()
         for figure, spread in figures.items()
         if figure.model != GLOBAL and figure == Figure(figure.model)

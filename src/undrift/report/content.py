@@ -129,7 +129,7 @@ class Reader:
         comparer = Comparer(histories) if groups else None
         members = [(g.label, [read[place[id(h)]] for h in g.runs]) for g in groups]
         return nothing(self.ledger.path) | {
-            "title": title or _title(histories),
+            "title": title or _title(histories, [group.label for group in groups]),
             "trouble": "; ".join(troubles),
             "warnings": [sentences.remark(r) for r in (comparer.remarks if comparer else remarks)],
             "groups": [
@@ -146,7 +146,7 @@ class Reader:
             "partitions": self._partitions(histories),
             "fairness": fairness([(label, [(one.run, one.scores) for one in some]) for label, some in members]),
             "settings": _settings(histories),
-            "notes": {name: words.key(name) for h in histories for row in h.rounds for name in row.notes},
+            "notes": {name: words.note(name) for h in histories for row in h.rounds for name in row.notes},
             "verdict": _verdict(comparer, figures, target, coarse) if comparer else None,
         }
 
@@ -155,9 +155,9 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _title(histories: Sequence[History]) -> str:
+def _title(histories: Sequence[History], labels: Sequence[str]) -> str:
     data = list(dict.fromkeys(str(h.facts.get("data", "?")) for h in histories))
-    methods = list(dict.fromkeys(h.label for h in histories))
+    methods = list(labels or dict.fromkeys(h.label for h in histories))
     what = words.series(methods) if 0 < len(methods) <= 4 else f"{len(methods)} methods"
     return f"{what} on {words.series(data)}" if histories else "no runs yet"
 

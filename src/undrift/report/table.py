@@ -73,11 +73,7 @@ def _spread(row: Row, found: Spread) -> str:
     bad = sum(math.isnan(v) for v in found.values)
     if bad:
         return f"n/a ({bad} of {len(found.values)} seeds gave no number)"
-    value = words.figure(row.group.figure, found.mean)
-    if math.isnan(found.sd):
-        return value
-    spread = words.figure(row.group.figure, found.sd)
-    return f"{value.removesuffix(' %')} ± {spread}"
+    return words.spread(row.group.figure, found.mean, found.sd)
 
 
 def _cost(row: Row, column: str) -> str:
@@ -185,12 +181,13 @@ def _after(comparison: Comparison) -> list[str]:
 
 
 def _title(comparison: Comparison) -> str:
-    return f"{comparison.figure.metric} over seeds (mean ± standard deviation), and the cost to the target"
+    what = f"{comparison.figure.metric} over seeds (mean ± standard deviation)"
+    return what if comparison.target is None else f"{what}, and the cost to the target"
 
 
 def _caption(comparison: Comparison) -> str:
     if comparison.target is None:
-        return "Mean ± standard deviation over seeds."
+        return "No target: the methods are compared at the end."
     source = said.target_source(comparison)
     how = f" ({source})" if source else ""
     return (

@@ -12,11 +12,10 @@ import hmac
 import ipaddress
 import json
 import socket
-import sqlite3
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,6 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from undrift.analysis.selection import selected
 from undrift.core.errors import InvalidInput
+from undrift.ledger.opening import is_read_only
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
 from undrift.report.content import Reader, explained, nothing
@@ -83,17 +83,16 @@ class Follower:
                 self._stop.wait(LOOK)
 
     def _look(self) -> None:
-        """Follow the ledger for as long as it can be read."""
-        with (
-            closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)) as news,
-            Ledger(self.path) as ledger,
-        ):
-            reader, seen, looked = Reader(ledger, forgiving=True), -1, 0.0
-            while not self._stop.is_set():
-                (version,) = news.execute("PRAGMA data_version").fetchone()
-                began = time.monotonic()
-                if version != seen or began - looked > AGAIN:
-                    seen, looked = version, began
+        """Follow the ledger for as long as it is the same file and can be read."""
+        file, seen, looked = _file(self.path), "", 0.0
+        with Ledger(self.path) as ledger:
+            reader = Reader(ledger, forgiving=True)
+            while not self._stop.is_set() and _file(self.path) == file:
+                began, state = time.monotonic(), _state(self.path)
+                if state != seen and seen and is_read_only(self.path):
+                    return  # whoever may only look has opened it as it was
+                if state != seen or began - looked > AGAIN:
+                    seen, looked = state, began
                     with ledger.reading():
                         values = reader.content(self._runs(ledger), target=self._target, coarse=True)
                     self._update(values)
@@ -116,6 +115,18 @@ class Follower:
             with self._lock:
                 self._latest = version, packed
         self._ready.set()
+
+
+def _file(path: Path) -> tuple[int, int]:
+    """Which file it is, whatever is in it."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _state(path: Path) -> str:
+    """Another text whenever something was written to the ledger or its log."""
+    files = [Path(f"{path.resolve()}{ending}") for ending in ("", "-wal")]
+    return " ".join(f"{f.stat().st_mtime_ns} {f.stat().st_size}" for f in files if f.exists())
 
 
 class Server(ThreadingHTTPServer):

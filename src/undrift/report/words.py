@@ -19,6 +19,12 @@ def figure(what: Figure, value: float) -> str:
     return percent(value) if what.share else amount(value)
 
 
+def spread(what: Figure, mean: float, sd: float) -> str:
+    """A mean over seeds with its standard deviation, where there is one: ``90.1 ± 0.3 %``."""
+    value = figure(what, mean)
+    return value if math.isnan(sd) else f"{value.removesuffix(' %')} ± {figure(what, sd)}"
+
+
 def target_words(value: float) -> str:
     """A target accuracy without needless zeros: ``90 %``, ``92.5 %``."""
     return f"{round(100 * value, 4):g} %"
@@ -99,6 +105,21 @@ def value(given: Any) -> str:
 
 
 _KEYS = {"lr": "learning rate", "lr_decay": "learning rate decay", "lr_every": "decay every so many rounds", "xi": "ξ"}
+
+
+def note(name: str) -> str:
+    """A method's own series, by its sign in the paper."""
+    return _SIGNS.get(name, key(name))
+
+
+_SIGNS = {
+    "tau": "τ, local steps",
+    "mu": "μ",
+    "rho": "ρ",
+    "beta": "β",
+    "delta": "δ",
+    "server_lr": "server's learning rate",
+}
 
 
 def series(words: list[str]) -> str:

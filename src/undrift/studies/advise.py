@@ -70,8 +70,7 @@ class Advice(Shown):
             if s.error:
                 table.append([s.title, *["–"] * 5, s.error])
                 continue
-            spread = "" if math.isnan(s.score.sd) else f" ± {100 * s.score.sd:.1f}"
-            share, accuracy = words.target_words(round(s.share, 3)), f"{100 * s.score.mean:.1f}{spread} %"
+            share, accuracy = words.target_words(round(s.share, 3)), words.spread(HEADLINE, s.score.mean, s.score.sd)
             costs = [words.data_size(s.cost["bytes"]), words.operations(s.cost["macs"])]
             note = "finalist" if s.rung == last else f"out in rung {s.rung + 1}"
             table.append([s.title, str(s.rounds), share, accuracy, *costs, note])

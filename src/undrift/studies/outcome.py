@@ -14,6 +14,7 @@ from undrift.analysis.comparison import Comparer
 from undrift.analysis.groups import grouped
 from undrift.analysis.health import health
 from undrift.analysis.intervals import Spread
+from undrift.core.figure import HEADLINE
 from undrift.experiment.description import short
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
@@ -136,8 +137,7 @@ class Outcome(Shown):
             return words.rounds(score.figure.mean)
         if score.value < 0:
             return words.amount(score.figure.mean)
-        spread = "" if math.isnan(score.figure.sd) else f" ± {100 * score.figure.sd:.1f}"
-        return f"{100 * score.figure.mean:.1f}{spread} %"
+        return words.spread(HEADLINE, score.figure.mean, score.figure.sd)
 
     def _expected(self, method: str) -> str:
         from undrift.report import words

@@ -212,5 +212,5 @@ export function smallChart(holder, title, text, pick) {
     el("div", {}, el("h3", {}, title), place, el("p", { class: "key" }, ...key), el("p", { class: "hint" }, text)),
   );
   const y = { title: "", tick: amount, words: amount };
-  lineChart(place, { lines: drawn, label: `${title}, ${text}`, height: 230, x: axisOf("rounds"), y });
+  lineChart(place, { lines: drawn, label: text ? `${title}, ${text}` : title, height: 230, x: axisOf("rounds"), y });
 }

@@ -24,10 +24,7 @@ export function drawSmall() {
   for (const key of kinds) smallChart(drift, ...(DRIFT[key] || [key, ""]), (run) => run.drift[key]);
   const own = recorded("notes");
   $("#notes-card").hidden = !own.length;
-  for (const key of own) {
-    const who = new Set(view.data.runs.filter((run) => run.notes[key]).map((run) => run.label));
-    smallChart(notes, view.data.notes[key] ?? key, [...who].join(", "), (run) => run.notes[key]);
-  }
+  for (const key of own) smallChart(notes, view.data.notes[key] ?? key, "", (run) => run.notes[key]);
 }
 
 // The names of the series that have a value anywhere.
