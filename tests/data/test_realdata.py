@@ -55,6 +55,17 @@ def test_shapes_and_counts(
     assert np.bincount(data.y).tolist() == counts
 
 
+def test_heart_is_a_federation_of_four_hospitals(root: Path) -> None:
+    data = real(root, "heart")
+    assert (data.shape, len(data.x), len(data.x_test)) == ((15,), 689, 231)
+    parts = partition("column", data, None, seed=1)
+    assert parts.names is not None
+    assert parts.names.tolist() == ["cleveland", "hungarian", "switzerland", "va"]
+    assert (parts.sizes + test_parts(parts, data, 1).sizes).tolist() == [303, 294, 123, 200]
+    assert np.bincount(np.concatenate([data.y, data.y_test])).tolist() == [411, 509]
+    assert real(root, "heart", columns="all", labels="grade").shape == (22,)
+
+
 @pytest.mark.parametrize(
     ("name", "train", "test"),
     [("organamnist", 34561, 17778), ("organcmnist", 12975, 8216), ("organsmnist", 13932, 8827)],

@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+import undrift
 from undrift.core.errors import InvalidInput
 from undrift.data import SOURCES, inventory, load
 from undrift.data.sources.files import CACHE
@@ -357,6 +358,16 @@ class TestOrgan:
         assert np.allclose(data.x[:, 0], some((20, 28, 28)) / 127.5 - 1, atol=1e-5)
         assert len(load("organcmnist", tmp_path, verify=False, validation="train")) == 26
 
+    def test_pooled_and_split_again(self, tmp_path: Path) -> None:
+        self.write(tmp_path)
+        data = load("organcmnist", tmp_path, verify=False, split="pooled", test_fraction=0.5)
+        assert len(data.x) + len(data.x_test) == 34
+        labels = np.concatenate([some((n, 1), 11, seed) for seed, n in enumerate((20, 6, 8))]).reshape(-1)
+        assert np.bincount(np.concatenate([data.y, data.y_test])).tolist() == np.bincount(labels).tolist()
+        for label in range(11):
+            count = int((labels == label).sum())
+            assert int((data.y_test == label).sum()) == min(int(count * 0.5 + 0.5), max(count - 1, 0))
+
     def test_published_checksum(self, tmp_path: Path) -> None:
         self.write(tmp_path)
         with pytest.raises(InvalidInput, match=r"organcmnist\.npz: its checksum"):
@@ -380,6 +391,89 @@ class TestOrgan:
         with pytest.raises(InvalidInput, match=words) as caught:
             load("organcmnist", tmp_path, verify=False)
         assert "organcmnist.npz" in str(caught.value)
+
+
+class TestHeart:
+    """Four hospitals; the third never measured the cholesterol, as in the published files."""
+
+    def write(self, root: Path) -> Path:
+        draw = np.random.default_rng(0)
+        (root / "heart-disease").mkdir()
+        for place in ("cleveland", "hungarian", "switzerland", "va"):
+            rows = []
+            for i in range(40):
+                chol = "0" if place == "switzerland" else str(draw.integers(150, 300))
+                sugar, thal = ("?", "?") if i % 5 == 0 else ("1" if place == "va" else "0", "3.0")
+                row = [50 + i % 9, i % 2, 1 + i % 4, 120, chol, sugar, i % 3, 150, 0, 1.5, 1 + i % 3, "?", thal, i % 5]
+                if i < 3:
+                    row[11] = i
+                rows.append(",".join(map(str, row)))
+            (root / f"heart-disease/processed.{place}.data").write_text("\n".join(rows) + "\n")
+        return root / "heart-disease"
+
+    def test_four_hospitals(self, tmp_path: Path) -> None:
+        self.write(tmp_path)
+        data = load("heart", tmp_path)
+        assert (len(data.x), len(data.x_test), data.classes, data.class_names) == (120, 40, 2, ("none", "disease"))
+        assert data.client is not None
+        assert np.unique(data.client, return_counts=True)[1].tolist() == [30, 30, 30, 30]
+        assert len(data.feature_names) == data.shape[0] == 15
+        assert torch.isfinite(data.x).all()
+        assert torch.allclose(data.x.mean(0), torch.zeros(15), atol=1e-5)
+        assert data.fingerprint == load("heart", tmp_path).fingerprint
+
+    def test_findings_are_filled_with_the_hospitals_own(self, tmp_path: Path) -> None:
+        self.write(tmp_path)
+        data = load("heart", tmp_path)
+        sugar = data.x[:, data.feature_names.index("fbs")]
+        assert data.client is not None
+        assert len(sugar[torch.from_numpy(data.client == "va")].unique()) == 1
+        assert len(sugar[torch.from_numpy(data.client == "cleveland")].unique()) == 1
+        assert len(sugar.unique()) == 2
+
+    def test_what_a_hospital_never_measured_is_the_mean_of_the_others(self, tmp_path: Path) -> None:
+        self.write(tmp_path)
+        data = load("heart", tmp_path)
+        assert data.client is not None
+        swiss = torch.from_numpy(data.client == "switzerland")
+        chol = data.x[:, data.feature_names.index("chol")]
+        assert len(chol[swiss].unique()) == 1
+        assert abs(float(chol[swiss][0])) < 0.2  # near the mean of all
+
+    def test_grades_and_all_columns(self, tmp_path: Path) -> None:
+        self.write(tmp_path)
+        data = load("heart", tmp_path, labels="grade", columns="all")
+        assert (data.classes, data.shape) == (5, (22,))
+        assert data.feature_names[-4:] == ("ca", "thal = 3", "thal = 6", "thal = 7")
+
+    def test_the_hospitals_are_the_clients(self, tmp_path: Path) -> None:
+        self.write(tmp_path)
+        result = undrift.run(data=load("heart", tmp_path), rounds=2)
+        assert result.history.rounds[-1].participants == 4
+
+    @pytest.mark.parametrize(
+        ("column", "value", "words"),
+        [
+            (13, "7", "row 2 has the label 7: labels are 0 to 4"),
+            (2, "9", "row 2 has 9 in column 'cp': it is one of 1, 2, 3, 4"),
+            (0, "old", "row 2 has 'old' in column 'age', which is not a number"),
+            (13, "?", "row 2 has no value in column 'num'"),
+        ],
+    )
+    def test_bad_rows(self, tmp_path: Path, column: int, value: str, words: str) -> None:
+        path = self.write(tmp_path) / "processed.va.data"
+        lines = path.read_text().splitlines()
+        row = lines[1].split(",")
+        row[column] = value
+        path.write_text("\n".join([lines[0], ",".join(row), *lines[2:]]))
+        with pytest.raises(InvalidInput, match=words):
+            load("heart", tmp_path)
+
+    def test_a_row_cut_short(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path) / "processed.va.data"
+        path.write_text(path.read_text()[:-4])
+        with pytest.raises(InvalidInput, match=r"processed\.va\.data: row 40 has 13 values"):
+            load("heart", tmp_path)
 
 
 class TestUciHar:

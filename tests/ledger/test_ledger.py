@@ -151,7 +151,7 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "l.sqlite"
     connect = store.connect
 
-    def small(path: Path, durable: bool) -> sqlite3.Connection:
+    def small(path: Path, durable: bool | None = None) -> sqlite3.Connection:
         db = connect(path, durable)
         pages = db.execute("PRAGMA page_count").fetchone()[0]
         db.execute(f"PRAGMA max_page_count = {pages + 60}")

@@ -8,7 +8,7 @@ import sys
 import click
 import typer
 
-from undrift.cli import lists, reproduce, runs, seeing, showing, studies, taking
+from undrift.cli import keeping, lists, reproduce, runs, seeing, showing, studies, taking
 from undrift.cli.common import complain, errors, show_warnings
 from undrift.core.errors import InvalidInput
 
@@ -28,6 +28,7 @@ reproduce.register(app)
 showing.register(app)
 lists.register(app)
 seeing.register(app)
+keeping.register(app)
 taking.register(app)
 
 

@@ -30,6 +30,14 @@ RootOption = Annotated[
 TrackOption = Annotated[
     str | None, typer.Option("--track", help="Write to `tensorboard` or `mlflow` too, as rounds go by.")
 ]
+DurableOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--durable/--no-durable",
+        help="Wait for the disk after each round, so that a power cut loses none; the ledger remembers it.",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 
@@ -60,10 +68,10 @@ def show_warnings() -> None:
     warnings.simplefilter("once", UserWarning)
 
 
-def open_ledger(path: Path, *, create: bool = False) -> Ledger:
+def open_ledger(path: Path, *, create: bool = False, durable: bool | None = None) -> Ledger:
     if not create and not path.exists():
         raise InvalidInput(f"there is no ledger at {path}: runs are recorded there, or give another with --ledger")
-    return Ledger(path, create=create)
+    return Ledger(path, create=create, durable=durable)
 
 
 def command_line() -> str:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from undrift import algorithms
 from undrift.cli.common import (
     DEFAULT_LEDGER,
+    DurableOption,
     JsonOption,
     LedgerOption,
     QuietOption,
@@ -119,6 +120,7 @@ def run(
         bool, typer.Option("--toml", help="Print the complete experiment as TOML and do not run it.")
     ] = False,
     track: TrackOption = None,
+    durable: DurableOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -139,7 +141,7 @@ def run(
         sys.stdout.write(built.to_toml())
         return
     check_tracker(track)
-    with open_ledger(ledger, create=True) as book:
+    with open_ledger(ledger, create=True, durable=durable) as book:
         results = _performed(book, [built, *_controls(built)], root, quiet, track)
         announce(results[0], as_json)
         for beside in results[1:]:
@@ -207,21 +209,25 @@ def resume(
     rounds: Annotated[
         int | None, typer.Option("--rounds", min=1, help="Go on to this round instead of the planned one.")
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse other versions or another processor, which may change the bits.")
+    ] = False,
     root: RootOption = None,
     track: TrackOption = None,
+    durable: DurableOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends with the same bits as if it had not been."""
     check_tracker(track)
-    with open_ledger(ledger) as book:
+    with open_ledger(ledger, durable=durable) as book:
         found = book.run(name)
         if found.status == "finished" and (rounds is None or rounds <= found.rounds):
             raise InvalidInput(f"run {found.name!r} is finished after {found.rounds} rounds; --rounds extends it")
         try:
             with watching(quiet) as observer:
                 told: dict[str, Any] = {"watch": observer.watch, "within": observer.within, "track": track}
-                result = resume_experiment(found, book, root=root, rounds=rounds, **told)
+                result = resume_experiment(found, book, root=root, rounds=rounds, strict=strict, **told)
         except KeyboardInterrupt:
             _say_how_to_resume(book, found)
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +24,8 @@ from undrift.data.public import Divided, Holder, divide
 from undrift.data.skew import FeatureSkew
 from undrift.experiment.description import Experiment, Plan, label_of
 from undrift.experiment.evaluate import Evaluator
+from undrift.experiment.machine import versions
 from undrift.models import ModelSpec, aligned, default_model, fitted, spec
-from undrift.version import version
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 MOST_NAMES = 10_000  # clients whose names are kept with a run
@@ -83,12 +82,7 @@ class Prepared:
                 int(np.median(self.partition.sizes)),
                 int(self.partition.sizes.max()),
             ],
-            "versions": {
-                "undrift": version(),
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
+            "versions": versions(),
         }
         labels = self.dataset.labels
         if self.dataset.label_names:

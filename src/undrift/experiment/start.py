@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Dataset, Partitioner, data_root, load
 from undrift.experiment.description import Experiment, Plan, differences
 from undrift.experiment.execute import Result, execute
+from undrift.experiment.machine import changes
 from undrift.experiment.prepare import Loss, Prepared, completed, prepare, prepare_experiment
 from undrift.experiment.progress import Glance, Watcher
 from undrift.experiment.recorder import InLedger, InMemory, tracked
@@ -38,6 +40,7 @@ def run(
     name: str | None = None,
     watch: Watcher | None = None,
     resume: bool = False,
+    strict: bool = False,
     track: str | None = None,
     facts: Mapping[str, Any] | None = None,
     runtime: str = "serial",
@@ -48,8 +51,10 @@ def run(
     Without ``partition`` the clients that the data name are used, or else a Dirichlet draw over the classes.
     A factory, rather than a module, lets the seed cover the initial weights too. ``plan`` takes ``clients``,
     ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. With ``ledger`` every round
-    is recorded; ``resume=True`` goes on with the run of that name where it stopped. ``track`` writes the rounds to
-    ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without. ``facts`` are recorded beside the description.
+    is recorded; ``resume=True`` goes on with the run of that name where it stopped, and with ``strict=True`` only where
+    the same versions run on the same kind of processor, so that the bits are sure to be the same. ``track`` writes the
+    rounds to ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without. ``facts`` are recorded beside the
+    description.
     """
     method, dataset = _method(algorithm), _dataset(data)
     usual = "dirichlet" if dataset.client is None else "column"
@@ -78,7 +83,7 @@ def run(
     with Ledger(ledger, create=True) as book:
         if resume:
             found = book.run(title)
-            check_same(found, prepared)
+            check_same(found, prepared, strict)
             book.verify(found)
         else:
             found = book.add(title, description, prepared.facts() | dict(facts or {}))
@@ -119,6 +124,7 @@ def resume_experiment(
     rounds: int | None = None,
     track: str | None = None,
     workers: int | None = None,
+    strict: bool = False,
 ) -> Result:
     """Go on with a run where it stopped; the same bits as if it had never stopped."""
     if run.experiment.get("own"):
@@ -130,7 +136,7 @@ def resume_experiment(
     if rounds is not None:
         experiment = replace(experiment, plan=replace(experiment.plan, rounds=rounds))
     prepared = prepare_experiment(experiment, root, dataset)
-    check_same(run, prepared)
+    check_same(run, prepared, strict)
     ledger.verify(run)
     if rounds is not None:
         run = ledger.set_rounds(run, rounds)
@@ -138,8 +144,9 @@ def resume_experiment(
     return execute(prepared, recorder, watch=watch, within=within, workers=workers)
 
 
-def check_same(run: Run, prepared: Prepared) -> None:
-    """Refuse to resume a run on other data, another partition or another model."""
+def check_same(run: Run, prepared: Prepared, strict: bool = False) -> None:
+    """Refuse to resume a run on other data, another partition or another model; and, where it is ``strict``, with other
+    versions or on another kind of processor, which is only said otherwise."""
     facts = prepared.facts()
     then = run.facts | {"training": Training().values() | run.facts.get("training", {})}  # settings that came later
     for key, what in (
@@ -155,6 +162,11 @@ def check_same(run: Run, prepared: Prepared) -> None:
                 f"run {run.name!r} cannot go on: {what} differ from what it began with "
                 f"({then.get(key)} then, {facts[key]} now)"
             )
+    other = changes(run.facts.get("versions", {}), facts["versions"])
+    if other and strict:
+        raise InvalidInput(f"run {run.name!r} cannot go on with the same bits: {'; '.join(other)}")
+    if other:
+        warnings.warn(f"run {run.name!r} goes on, but its bits may differ: {'; '.join(other)}", stacklevel=2)
 
 
 def check_described(run: Run, experiment: Experiment) -> None:

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 NONE = "0" * 32  # of nothing
+_text = json.JSONEncoder(separators=(",", ":"), default=repr).encode
 
 
 class NotAsWritten(Exception):
@@ -16,7 +17,7 @@ class NotAsWritten(Exception):
 
 def seal(*values: Any) -> str:
     """The digest of plain values: numbers, texts, None, and lists of them."""
-    return of_bytes(json.dumps(values, separators=(",", ":"), default=repr).encode())
+    return of_bytes(_text(values).encode())
 
 
 def of_bytes(data: bytes) -> str:

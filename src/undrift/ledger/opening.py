@@ -22,8 +22,17 @@ PATIENCE = 1  # and for those who read, when the log is to be cleared; if they d
 LOG = 16 << 20  # bytes of the write-ahead log beyond which whoever writes clears it
 
 
+BRIEF = 120  # characters of an error that are quoted
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)  # what a damaged file can cause; even the error's text may be damaged
+
+
 class Damaged(InvalidInput):
     """What is stored is not what was written."""
+
+    def __init__(self, path: Path, what: str, run: str = "") -> None:
+        where = f"run {run!r} in {path}" if run else f"{path}"
+        super().__init__(f"{where} is damaged: {what} (`undrift check {path}` says more, `undrift repair` mends it)")
+        self.what = what
 
 
 def usable(path: Path, create: bool) -> None:
@@ -43,9 +52,10 @@ def usable(path: Path, create: bool) -> None:
         raise InvalidInput(f"{path} is empty: no run has been recorded there")
 
 
-def connect(path: Path, durable: bool = False) -> sqlite3.Connection:
-    """A connection that may write. ``durable``: a committed round survives a power cut too, at the price of waiting
-    for the disk once a round; otherwise the last few may be lost then (never to a killed process)."""
+def connect(path: Path, durable: bool | None = None) -> sqlite3.Connection:
+    """A connection that may write. In a ``durable`` ledger a committed round survives a power cut too, at the price of
+    waiting for the disk once a round; otherwise the last few may be lost then, though never to a killed process. The
+    ledger remembers it for all who write to it; None: as it is."""
     with explained(path):
         db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
     try:
@@ -55,14 +65,20 @@ def connect(path: Path, durable: bool = False) -> sqlite3.Connection:
             current = schema.is_current(db, path)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute(f"PRAGMA journal_size_limit = {LOG}")
-            db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             if not current:
                 with transaction(db):
                     schema.prepare(db, path)
+            if durable is not None and durable != is_durable(db):
+                db.execute("INSERT OR REPLACE INTO meta VALUES ('durable', ?)", ("yes" if durable else "no",))
+            db.execute(f"PRAGMA synchronous = {'FULL' if is_durable(db) else 'NORMAL'}")
     except BaseException:
         db.close()
         raise
     return db
+
+
+def is_durable(db: sqlite3.Connection) -> bool:
+    return bool(db.execute("SELECT 1 FROM meta WHERE key = 'durable' AND value = 'yes'").fetchone())
 
 
 @contextmanager
@@ -131,9 +147,9 @@ def explained(path: Path, run: str = "") -> Iterator[None]:
     try:
         yield
     except NotAsWritten as error:
-        raise damaged(path, str(error), run) from None
-    except sqlite3.Error as error:
-        text = str(error)
+        raise Damaged(path, str(error), run) from None
+    except UNREADABLE as error:
+        text = brief(error)
         if "full" in text:
             raise InvalidInput(
                 f"the disk is full: {path} could not be written; what was recorded before is safe"
@@ -146,9 +162,10 @@ def explained(path: Path, run: str = "") -> Iterator[None]:
             raise InvalidInput(f"{path} is locked by another program for more than a minute") from error
         if isinstance(error, sqlite3.ProgrammingError):
             raise  # a mistake of ours, not of the file
-        raise damaged(path, text, run) from error
+        raise Damaged(path, text, run) from error
 
 
-def damaged(path: Path, what: str, run: str = "") -> Damaged:
-    where = f"run {run!r} in {path}" if run else f"{path}"
-    return Damaged(f"{where} is damaged: {what} (`undrift check {path}` says more, `undrift repair` mends it)")
+def brief(error: Exception) -> str:
+    """What an error says, in one line that can be printed, though it may quote what is damaged."""
+    text = " ".join(str(error).split())
+    return "".join(c if c.isprintable() else "?" for c in text[:BRIEF]) + ("..." if len(text) > BRIEF else "")

@@ -54,6 +54,12 @@ class State(NamedTuple):
     digest: str
 
 
+def integrity(db: sqlite3.Connection, most: int = 1) -> list[str]:
+    """What SQLite finds wrong with the file as such."""
+    found = [" ".join(str(text).split()) for (text,) in db.execute(f"PRAGMA integrity_check({most})")]
+    return [] if found == ["ok"] else found
+
+
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
@@ -75,26 +81,35 @@ def runs(db: sqlite3.Connection) -> list[Run]:
 def run(db: sqlite3.Connection, number: int) -> Run:
     row = db.execute(f"{_RUNS} WHERE id = ?", (number,)).fetchone()
     if row is None:
-        raise NotAsWritten(f"run {number} is not there")
+        raise NotAsWritten(f"there is no run {number}")
     return _run(row)
 
 
+def described(db: sqlite3.Connection, number: int) -> Run:
+    """A run by its description alone, however many rounds it has."""
+    row = db.execute(f"{_RUNS} WHERE id = ?", (number,)).fetchone()
+    return _described(row, 0)
+
+
 def _run(row: tuple[Any, ...]) -> Run:
-    if seal(*row[:7]) != row[7]:
-        raise NotAsWritten(f"the description of run {row[0]} is not what was written")
-    head = _head(row[1], row[8:])
-    return Run(row[0], row[1], row[2], row[3], json.loads(row[4]), json.loads(row[5]), row[6], head.round)
+    return _described(row, _head(row[8:]).round)
+
+
+def _described(row: tuple[Any, ...] | None, rounds: int) -> Run:
+    if row is None or seal(*row[:7]) != row[7]:
+        raise NotAsWritten(f"the description of run {row[0] if row else '?'} is not what was written")
+    return Run(row[0], row[1], row[2], row[3], json.loads(row[4]), json.loads(row[5]), row[6], rounds)
 
 
 def head(db: sqlite3.Connection, run: int) -> Head:
     """Where a run stands."""
     row = db.execute("SELECT round, chain, clients, states, before, seal FROM heads WHERE run = ?", (run,)).fetchone()
-    return _head(str(run), row or (None,) * 6)
+    return _head(row or (None,) * 6)
 
 
-def _head(name: str, row: tuple[Any, ...]) -> Head:
+def _head(row: tuple[Any, ...]) -> Head:
     if seal(*row[:-1]) != row[-1]:
-        raise NotAsWritten(f"where run {name!r} stands is not what was written")
+        raise NotAsWritten("where it stands is not what was written")
     return Head(*row[:-1])
 
 

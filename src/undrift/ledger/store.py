@@ -7,6 +7,7 @@ about training.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import time
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from undrift.core.errors import InvalidInput, nearest, unknown
 from undrift.ledger import pieces, reading, writing
+from undrift.ledger.copying import copy_run
 from undrift.ledger.digest import NotAsWritten
 from undrift.ledger.lock import LockFile, is_taken
 from undrift.ledger.opening import clear_log, connect, connect_to_look, explained, is_read_only, transaction, usable
@@ -41,9 +43,10 @@ class Stored(NamedTuple):
 class Ledger:
     """The run store. Readers and writers of different runs may share the file."""
 
-    def __init__(self, path: str | Path, *, create: bool = False, durable: bool = False) -> None:
-        """``durable``: a round that was committed survives a power cut too; otherwise the last few may be lost then."""
-        self.path, self._durable = Path(path), durable
+    def __init__(self, path: str | Path, *, create: bool = False, durable: bool | None = None) -> None:
+        """In a ``durable`` ledger a round that was committed survives a power cut too; otherwise the last few may be
+        lost then. The ledger remembers it; None: as it is, and a new one is not."""
+        self.path = Path(path)
         usable(self.path, create)
         self._copy: TemporaryDirectory[str] | None = None
         if is_read_only(self.path):
@@ -144,6 +147,22 @@ class Ledger:
         with explained(self.path), transaction(self._db):
             writing.delete_run(self._db, run.id, run.name)
 
+    def move(self, run: Run, other: Ledger) -> Run:
+        """Move a run, with all that belongs to it, to another ledger. It is nowhere for not one moment."""
+        with self.holding(run), self.reading(), explained(self.path, run.name):
+            rounds = [row.round for row in reading.recorded(self._db, run.id).rounds]
+            states = reading.states(self._db, run.id).values()
+            with explained(other.path), transaction(other._db):
+                number = copy_run(self._db, other._db, run.id, rounds=rounds, states=states)
+        self.delete(run)
+        return other.run(number)
+
+    def compact(self) -> None:
+        """Give the room of what was deleted back to the disk, unless somebody is at work here."""
+        with contextlib.suppress(sqlite3.OperationalError):
+            self._db.execute("VACUUM")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     def restart(self, run: Run) -> None:
         """Forget the rounds of a run, which then begins anew."""
         with explained(self.path), transaction(self._db):
@@ -171,7 +190,7 @@ class Ledger:
     def _write(self, run: int, entry: Entry) -> None:
         began = time.perf_counter()
         if self._writer_db is None:
-            self._writer_db = connect(self.path, self._durable)
+            self._writer_db = connect(self.path)
         db = self._writer_db
         with explained(self.path), transaction(db):
             writing.put_round(db, run, entry, list(self._saved(db, run, entry)))
@@ -246,8 +265,8 @@ class Ledger:
     def verify(self, run: Run) -> None:
         """Before a run goes on: are the file, the run's rounds and the list of its states what was written?"""
         with explained(self.path):
-            found = [text for (text,) in self._db.execute("PRAGMA integrity_check(1)")]
-            if found != ["ok"]:
+            found = reading.integrity(self._db)
+            if found:
                 raise NotAsWritten(found[0])
         with self.reading(), explained(self.path, run.name):
             reading.recorded(self._db, run.id)

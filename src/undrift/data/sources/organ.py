@@ -9,8 +9,9 @@ import numpy as np
 
 from undrift.core.errors import InvalidInput
 from undrift.data import formats
-from undrift.data.build import InvalidFile
+from undrift.data.build import InvalidFile, hold_out
 from undrift.data.dataset import Dataset
+from undrift.data.sources.base import Fraction
 from undrift.data.sources.files import File, Release
 from undrift.data.sources.pictures import Pictures
 
@@ -22,6 +23,10 @@ class _Organ(Pictures):
     licence = "CC BY 4.0"
     digest: ClassVar[str]
     validation: Annotated[Literal["unused", "train"], "what the published validation part is for"] = "unused"
+    split: Annotated[
+        Literal["official", "pooled"], "the published test part; or all parts pooled, and test_fraction of each class"
+    ] = "official"
+    test_fraction: Fraction = 0.2
 
     def releases(self) -> tuple[Release, ...]:
         file, url = f"{self.name}.npz", "https://zenodo.org/records/10519652/files/"
@@ -29,7 +34,8 @@ class _Organ(Pictures):
 
     def read(self, root: Path, release: Release) -> Dataset:
         path = release.files[0].at(root)
-        parts = ("train", "test", *(("val",) if self.validation == "train" else ()))
+        pooled = self.split == "pooled"
+        parts = ("train", "test", *(("val",) if pooled or self.validation == "train" else ()))
         arrays = formats.read_npz(path, [f"{p}_{kind}" for p in parts for kind in ("images", "labels")])
         with InvalidFile(path):
             images, labels = {}, {}
@@ -38,11 +44,12 @@ class _Organ(Pictures):
                 if images[p].shape != (len(labels[p]), 28, 28):
                     raise InvalidInput(f"{p}_images has the shape {images[p].shape} for {len(labels[p])} labels")
                 labels[p] = formats.check_labels(labels[p], 11, path)
-        x = np.concatenate([images[p] for p in parts if p != "test"])
-        y = np.concatenate([labels[p] for p in parts if p != "test"])
-        return self.dataset(
-            self.scaled(x[:, None]), y, self.scaled(images["test"][:, None]), labels["test"], 11, class_names=ORGANS
-        )
+        x, y = (np.concatenate([found[p] for p in parts]) for found in (images, labels))
+        held = np.repeat([p == "test" for p in parts], [len(labels[p]) for p in parts])
+        if pooled:
+            held = hold_out(y, self.test_fraction, 0)
+        train, test = (self.scaled(x[chosen, None]) for chosen in (~held, held))
+        return self.dataset(train, y[~held], test, y[held], 11, class_names=ORGANS)
 
 
 ORGANS = (
