@@ -6,8 +6,9 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST := $(VENV)/bin/python -m pytest
+BIOME := 2.6.7
 
-.PHONY: help setup demo test lint test-slow test-faults test-browser test-deploy test-real bench defaults clean
+.PHONY: help setup demo test lint lint-js test-slow test-faults test-browser test-deploy test-real test-cluster bench defaults clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 | \2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -24,11 +25,15 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 
 demo: setup  ## compare algorithms on a small problem, in under a minute
 	$(VENV)/bin/python -m undrift demo
+	@command -v undrift > /dev/null || echo "undrift is in $(VENV)/bin: source $(VENV)/bin/activate puts it on your PATH."
 
 lint: setup  ## ruff and mypy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+lint-js:  ## the script of the report's page, by biome; needs node
+	npx --yes @biomejs/biome@$(BIOME) ci
 
 test: lint  ## lint, types and the fast tests, on all cores
 	$(PYTEST) -n auto
@@ -48,6 +53,9 @@ test-deploy: setup  ## the deployment over the real engine, whose environment UN
 test-real: setup  ## tests on the data sets in the folder UNDRIFT_DATA
 	@test -n "$$UNDRIFT_DATA" || { echo "set UNDRIFT_DATA to the folder with the data sets"; exit 2; }
 	$(PYTEST) -m realdata
+
+test-cluster: setup  ## the runtime ray, on clusters that are started on this machine
+	$(PYTEST) -m cluster
 
 bench: setup  ## the benchmarks (benchmarks/peers.py, which installs other libraries, is run by hand)
 	set -e; for name in models floor crossdevice scale seeing; do $(VENV)/bin/python benchmarks/$$name.py; done

@@ -23,11 +23,11 @@ import torch
 from common import Player, entry, federation, machine, write
 
 from undrift.algorithms import create
-from undrift.core.cost import Spent
 from undrift.core.federation import Federation
 from undrift.core.loop import Loop
 from undrift.core.reduce import Block
 from undrift.core.runtime import Runtime, Task
+from undrift.core.spent import Spent
 from undrift.core.training import Training
 from undrift.ledger.states import LedgerStates
 from undrift.ledger.store import Ledger

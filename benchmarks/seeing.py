@@ -1,5 +1,5 @@
-"""How long the report of 20 runs of 500 rounds takes and what it weighs, how soon ``watch`` knows of a new round, and
-what share of the time the terminal display takes while LeNet-5 trains.
+"""How long the report of 20 runs of 500 rounds takes and what it weighs, how long the export of 2,000 runs takes, how
+soon ``watch`` knows of a new round, and what share of the time the terminal display takes while LeNet-5 trains.
 
 Fifty readers ask the server as fifty open pages do, from a process of their own.
 """
@@ -22,10 +22,12 @@ from common import machine, write
 from rich.console import Console
 from rich.progress import Progress
 
-from undrift.cli.display import COLUMNS, REFRESH, Display
+from undrift.cli.display import COLUMNS, REFRESH, Live
 from undrift.core import rng
 from undrift.experiment.progress import Progress as Where
+from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
+from undrift.report.export import export
 from undrift.report.page import write_report
 from undrift.report.watch import Follower, Server
 
@@ -65,7 +67,7 @@ def readers(address: str, stop: Any) -> None:
 def latency(path: Path) -> list[float]:
     """Seconds from a recorded round to the moment when the server has it."""
     context, found = multiprocessing.get_context("spawn"), []
-    follower = Follower(path, [])
+    follower = Follower(path, ["*"])
     with Ledger(path) as book, Server(follower, "127.0.0.1", 0, None) as server:
         run = book.runs()[-1]
         book.set_status(run, "running")
@@ -95,13 +97,27 @@ def display() -> list[float]:
     shares = []
     for _ in range(3):
         with Progress(*COLUMNS, console=console, refresh_per_second=REFRESH) as live:
-            shown = Display(live)
+            shown = Live(live, 1)
             began, used = time.perf_counter(), time.process_time()
             for t in range(1, 6):
-                shown(Where("FedAvg", 1, t, 100, 0.5, 0.7 * t, t))
+                shown.watch(Where("FedAvg", 1, t, 100, 0.5, 0.7 * t, t))
                 time.sleep(0.7)
             shares.append(100 * (time.process_time() - used) / (time.perf_counter() - began))
     return shares
+
+
+def exports(folder: Path) -> list[float]:
+    """Seconds to write 2,000 runs of 50 rounds as CSV, reading them from the ledger included."""
+    found = []
+    with Ledger(folder / "many.sqlite", create=True) as book:
+        for seed in range(2000):
+            add_run(book, "fedavg", seed, [0.5] * 50, notes={"xi": 0.5})
+        for _ in range(3):
+            began = time.perf_counter()
+            with book.reading():
+                export([History.of(book, run) for run in book.runs()], folder / "many.csv", force=True)
+            found.append(time.perf_counter() - began)
+    return found
 
 
 def row(what: str, values: list[float], goal: float) -> dict[str, Any]:
@@ -121,10 +137,12 @@ def main() -> None:
                 times.append(time.perf_counter() - began)
         size = report.stat().st_size
         late = latency(path)
+        many = exports(Path(folder))
     rows = [
         row("terminal display, percent of a LeNet round", display(), 1),
         row(f"report of {RUNS} runs x {ROUNDS} rounds, s", times, 3),
         row("its size, MB", [size / 1e6], 5),
+        row("export of 2000 runs x 50 rounds to CSV, s", many, 10),
         row(f"watch: a new round known with {PAGES} open pages, s (a page asks every 0.8 s)", late, 1.2),
     ]
     write("seeing", "The display, the report and watch", rows, on)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from undrift.core.cohort import Cohort
     from undrift.core.errors import InvalidInput
     from undrift.core.local import Batch, Local
-    from undrift.core.records import Each, Had, Mean, Message, Scalar, State, Sum, Upload, Vector
+    from undrift.core.records import Each, Had, Mean, Message, Move, Point, Scalar, State, Sum, Upload, Vector
+    from undrift.core.stages import Uploads
     from undrift.core.training import Training
     from undrift.data import Dataset
     from undrift.experiment.description import Experiment
@@ -47,12 +48,15 @@ _HOME = {
     "Local": "core.local",
     "Mean": "core.records",
     "Message": "core.records",
+    "Move": "core.records",
+    "Point": "core.records",
     "Result": "experiment.execute",
     "Scalar": "core.records",
     "State": "core.records",
     "Sum": "core.records",
     "Training": "core.training",
     "Upload": "core.records",
+    "Uploads": "core.stages",
     "Vector": "core.records",
     "__version__": "version",
     "advise": "studies.advise",
@@ -91,12 +95,15 @@ __all__ = [
     "Local",
     "Mean",
     "Message",
+    "Move",
+    "Point",
     "Result",
     "Scalar",
     "State",
     "Sum",
     "Training",
     "Upload",
+    "Uploads",
     "Vector",
     "__version__",
     "advise",

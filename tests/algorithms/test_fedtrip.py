@@ -17,8 +17,9 @@ from undrift.algorithms import create
 from undrift.algorithms.fedtrip import Client
 from undrift.analysis.groups import grouped
 from undrift.core.cohort import Population
-from undrift.core.cost import Spent, convolution_biases, profile
 from undrift.core.errors import InvalidInput
+from undrift.core.profile import convolution_biases, profile
+from undrift.core.spent import Spent
 from undrift.core.states import Kept
 from undrift.core.training import Training
 from undrift.core.vector import layout_of

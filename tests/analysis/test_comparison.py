@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,39 @@ def test_a_verdict_looks_at_the_end_as_well_as_at_the_target(book: Ledger) -> No
     assert str(headline_of(found)).startswith(
         "None of the others was clearly sooner than FedAvg, which reached 90 % in 4"
     )
+
+
+def test_who_diverged_is_said_to_have_diverged_and_comes_last(book: Ledger) -> None:
+    for seed in (1, 2, 3):
+        add_run(book, "fedavg", seed, [0.2, 0.5, 0.7, 0.8])
+        add_run(book, "scaffold", seed, [0.1, 0.2, 0.3, 0.4])
+        add_run(book, "fedtrip", seed, [0.8, 0.9, 0.05, 0.05, 0.05] if seed == 1 else [0.8, 0.9, 0.8, 0.8, 0.8])
+    runs = [diverging(run) if run.label == "FedTrip" and run.seed == 1 else run for run in histories(book)]
+    found = comparison(runs, 0.8)
+    assert [row.label for row in found.ranked] == ["FedAvg", "SCAFFOLD", "FedTrip"]
+    (verdict,) = [v for v in verdicts(found) if v.row.label == "FedTrip"]
+    assert (verdict.kind, verdict.standing) == ("diverged", "worse")
+    assert str(said(verdict)) == (
+        "FedTrip diverged in 1 of 3 seeds (the loss grew from round 3 on; it ended at 55.0 %, FedAvg at 80.0 %)."
+    )
+    assert "FedTrip" not in str(headline_of(found))
+    assert "FedTrip (diverged)" in table.text(found)
+
+
+def diverging(run: History) -> History:
+    """The same run with a loss that explodes where the accuracy is at chance."""
+    accuracy = dict(zip(*run.curve(), strict=True))
+    metrics = [(at, f, 1e6 if f.metric == "loss" and accuracy[at] <= 0.05 else v) for at, f, v in run.metrics]
+    return replace(run, metrics=metrics)
+
+
+def test_a_baseline_at_chance_sets_no_target(book: Ledger) -> None:
+    for seed in (1, 2, 3):
+        add_run(book, "fedavg", seed, [0.05, 0.06])
+        add_run(book, "fedtrip", seed, [0.05, 0.7])
+    found = comparison(histories(book))
+    assert found.target is None
+    assert "reached" not in str(headline_of(found))
 
 
 def test_what_the_interval_calls_chance_is_not_praised(book: Ledger) -> None:

@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from undrift.core.federation import Federation
 from undrift.core.packing import unpack
 from undrift.core.reduce import Reply
@@ -99,10 +101,19 @@ class Column:
         return self.name
 
 
+def on_ray(federation: Federation) -> Runtime:
+    """On a local cluster that is started once and ends with this process."""
+    from undrift.runtimes import ray
+
+    ray.connect(2)
+    return ray.Ray(federation)
+
+
 COLUMNS = [
     Column("elsewhere", Elsewhere),
     Column("threads(3)", lambda federation: Threads(federation, 3)),
     Column("processes(1)", lambda federation: Processes(federation, 1)),
     Column("processes(2)", lambda federation: Processes(federation, 2)),
     Column("batched", Batched, tolerance=1e-5, rounds=5),
+    pytest.param(Column("ray", on_ray), marks=pytest.mark.cluster),
 ]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from undrift.core.cost import profile
+from undrift.core.profile import profile
 from undrift.models import build
 
 
@@ -29,7 +29,7 @@ def test_counts_are_those_of_torchs_flop_counter(name: str, shape: tuple[int, ..
 
 def test_counting_does_not_import_torchs_compiler() -> None:
     code = (
-        "import sys, torch; from undrift.core.cost import profile; "
+        "import sys, torch; from undrift.core.profile import profile; "
         "profile(torch.nn.Linear(3, 2), torch.zeros(1, 3)); sys.exit('torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

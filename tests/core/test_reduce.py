@@ -18,7 +18,7 @@ from undrift.algorithms import create
 from undrift.core.algorithm import Broadcast, Displaced, Trained
 from undrift.core.drift import Drift
 from undrift.core.loop import Loop
-from undrift.core.records import Each, Mean, Message, Sum, Upload, Vector
+from undrift.core.records import Each, Mean, Message, Move, Point, Sum, Upload, Vector
 from undrift.core.reduce import Block, Reduction, Reply, weighted_mean
 from undrift.core.runtime import Exchanged, Task, settle
 from undrift.core.states import Memory, States
@@ -122,7 +122,7 @@ def test_drift_is_what_its_definition_says(as_model: bool) -> None:
 
 
 class Shaped(Upload):
-    table: Mean[Tensor]
+    table: Mean[Move[Tensor]]
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3)], ids=str)
@@ -139,7 +139,7 @@ def test_updates_of_any_shape_have_a_drift_one_by_one_and_by_the_block(shape: tu
 
 
 class Own(Upload):
-    x: Each[Vector]
+    x: Each[Point[Vector]]
 
 
 class OwnStarts(Message):

@@ -14,6 +14,7 @@ from conformance.rows_regularised import ROWS as REGULARISED
 from conformance.table import Row
 from undrift.algorithms import create
 from undrift.core.loop import Loop
+from undrift.core.stages import Uploads
 from undrift.runtimes.serial import Serial
 
 ROUNDS = 4
@@ -34,3 +35,15 @@ def test_every_method_has_the_bits_of_the_simulation(row: Row, tmp_path: Path) -
         assert bits(mine) == bits(theirs)
         assert mine.cohort.ids.tolist() == theirs.cohort.ids.tolist()
         assert mine.spent.bytes_up == theirs.spent.bytes_up
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+@pytest.mark.parametrize("clip", [0.05, "median"])
+def test_updates_are_clipped_at_the_sites(name: str, clip: Any, tmp_path: Path) -> None:
+    whole, method = problem.federation(), create(name)
+    here = Loop(whole, method, Serial(whole), SOME, Uploads(clip=clip))
+    there = coordinated(whole, method, direct(sites_of(tmp_path, whole)), participate=SOME, uploads={"clip": clip})
+    for mine, theirs in zip(rounds(here, ROUNDS), rounds(there, ROUNDS), strict=True):
+        assert bits(mine) == bits(theirs)
+        assert mine.notes.items() <= theirs.notes.items()
+    assert "clipped" in mine.notes

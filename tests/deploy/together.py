@@ -12,6 +12,7 @@ import torch
 from undrift.core.algorithm import Method
 from undrift.core.federation import Federation, Model, Registered
 from undrift.core.loop import Loop, Round, resolved
+from undrift.core.stages import Uploads
 from undrift.core.states import Memory, States
 from undrift.core.training import Training
 from undrift.deploy.coordinator import Remote, Roster, Rules, register, roster
@@ -68,7 +69,9 @@ def direct(sites: Mapping[str, Site]) -> Direct:
     return Direct({name: site.answer for name, site in sites.items()})
 
 
-def told(simulated: Federation, method: Method, rounds: int = 50) -> dict[str, Any]:
+def told(
+    simulated: Federation, method: Method, rounds: int = 50, uploads: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """What sites are told of the experiment."""
     section = {"name": type(method).name(), **plain(method)}
     train = simulated.training.values()
@@ -76,6 +79,7 @@ def told(simulated: Federation, method: Method, rounds: int = 50) -> dict[str, A
         "name": "trial",
         "algorithm": section,
         "train": train,
+        "uploads": dict(uploads or {}),
         "seed": simulated.seed,
         "rounds": rounds,
         "cohort": 2,
@@ -96,10 +100,10 @@ def registered(simulated: Federation, found: Roster) -> Registered:
 
 def coordinated(
     simulated: Federation, method: Method, pipe: Pipe, rules: Rules | None = None, participate: int | None = None,
-    states: States | None = None, run: str = "trial-1",
+    states: States | None = None, run: str = "trial-1", uploads: Mapping[str, Any] | None = None,
 ) -> Loop:  # fmt: skip
     """A loop over a pipe, whose sites have registered and joined."""
-    experiment = told(simulated, method)
+    experiment = told(simulated, method, uploads=uploads)
     present, absent = register(pipe, names(simulated), run, experiment, SOON)
     assert absent == {}
     found = roster(present)
@@ -108,7 +112,7 @@ def coordinated(
     settled = {"algorithm": {"name": type(method).name(), **plain(method)}}
     remote = Remote(federation, pipe, found, method, run, experiment, settled, rules or Rules(deadline=SOON))
     remote.states = states if states is not None else Memory()
-    return Loop(federation, method, remote, participate or len(found))
+    return Loop(federation, method, remote, participate or len(found), Uploads.create(**(uploads or {})))
 
 
 def rounds(loop: Loop, count: int) -> Iterator[Round]:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 import undrift
-from undrift.core.cost import convolution_biases, profile
 from undrift.core.errors import InvalidInput
+from undrift.core.profile import convolution_biases, profile
 from undrift.data import Dataset
 from undrift.models import LOSSES, MODELS, aligned, build, catalogue, default_model, fitted, spec
 from undrift.models.layers import FastConv2d

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import shlex
 import tomllib
@@ -18,14 +19,15 @@ import pytest
 from ledgers import add_run, histories
 from undrift import cli
 from undrift.analysis.curves import smoothed
+from undrift.analysis.selection import selected
 from undrift.core.errors import InvalidInput
+from undrift.core.files import written
 from undrift.data import PARTITIONERS
 from undrift.experiment.description import Experiment
 from undrift.ledger.store import Ledger
 from undrift.report import plots
 from undrift.report.content import command, content
 from undrift.report.export import export
-from undrift.report.files import written
 from undrift.report.page import write_report
 
 EVIL = '</script><script>alert(1)</script><img src=x onerror=alert(2)>"&'
@@ -149,7 +151,7 @@ def test_a_run_without_rounds_has_a_page_and_an_empty_ledger_a_sentence(book: Le
 def test_an_existing_file_is_refused_and_left_alone(two: Ledger, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("mine")
-    with pytest.raises(InvalidInput, match=r"exists already.*--force"):
+    with pytest.raises(InvalidInput, match=r"exists already.*\(force\)"):
         write_report(two, two.runs(), path)
     assert path.read_text() == "mine"
     write_report(two, two.runs(), path, force=True)
@@ -207,6 +209,65 @@ def test_export_to_csv_json_and_parquet_agree(two: Ledger, tmp_path: Path) -> No
         export(runs, tmp_path / "runs.xlsx")
 
 
+def no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def test_json_is_json_where_there_is_no_number(
+    book: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_run(book, "fedavg", 1, [None, None], notes={"xi": math.nan})
+    export(histories(book), tmp_path / "runs.json")
+    (run,) = json.loads((tmp_path / "runs.json").read_text(), parse_constant=no_constant)
+    assert run["rounds"][0]["note xi"] is None
+    for line in (["show"], ["show", "fedavg"]):
+        assert cli.run([*line, "--json", "--ledger", str(book.path)]) == 0
+        found = json.loads(capsys.readouterr().out, parse_constant=no_constant)
+        assert (found[0] if line == ["show"] else found)["final"] is None
+
+
+@pytest.fixture
+def studies(book: Ledger) -> Ledger:
+    """A comparison that was made twice, then runs of their own."""
+    for mark in ("", "-2"):
+        for method in ("fedavg", "fedtrip"):
+            for seed in (1, 2):
+                add_run(book, method, seed, [0.2, 0.5], name=f"first/{method}/seed{seed}{mark}")
+    add_run(book, "fedavg", 1, [0.5], name="alone")
+    return book
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ([], ["alone"]),
+        (["alone"], ["alone"]),
+        (["1"], ["first/fedavg/seed1"]),
+        (["first"], [f"first/{m}/seed{s}-2" for m in ("fedavg", "fedtrip") for s in (1, 2)]),
+        (["first/fedtrip"], ["first/fedtrip/seed1-2", "first/fedtrip/seed2-2"]),
+        (["first/*/seed1"], ["first/fedavg/seed1", "first/fedtrip/seed1"]),
+        (["first/fedavg/seed1"], ["first/fedavg/seed1"]),
+        (["al", "alone", "9"], ["alone"]),
+    ],
+)
+def test_runs_are_chosen_by_comparison_beginning_or_pattern(
+    studies: Ledger, tmp_path: Path, names: list[str], found: list[str]
+) -> None:
+    assert [run.name for run in selected(studies, names)] == found
+    assert cli.run(["export", *names, "-o", str(tmp_path / "runs.json"), "--ledger", str(studies.path)]) == 0
+    assert [run["run"] for run in json.loads((tmp_path / "runs.json").read_text())] == found
+    assert cli.run(["report", *names, "-o", str(tmp_path / "r.html"), "--ledger", str(studies.path)]) == 0
+    assert cli.run(["plot", "curves", *names, "-o", str(tmp_path / "c.png"), "--ledger", str(studies.path)]) == 0
+
+
+def test_without_a_name_the_latest_comparison(studies: Ledger) -> None:
+    for method in ("fedavg", "fedtrip"):
+        add_run(studies, method, 1, [0.2], name=f"second/{method}/seed1")
+    assert [run.name for run in selected(studies)] == ["second/fedavg/seed1", "second/fedtrip/seed1"]
+    with pytest.raises(InvalidInput, match="matches"):
+        selected(studies, ["third*"])
+
+
 def test_a_name_does_not_become_a_formula(book: Ledger, tmp_path: Path) -> None:
     add_run(book, "fedavg", 1, [0.5], name='=HYPERLINK("http://x")')
     export(histories(book), tmp_path / "runs.csv")
@@ -228,6 +289,42 @@ def test_pictures_in_every_format(two: Ledger, tmp_path: Path, kind: str) -> Non
         path = tmp_path / f"{name}.{kind}"
         draw(path)
         assert path.read_bytes().startswith(begins)
+
+
+def test_a_legend_of_long_labels_stays_inside_the_picture(tmp_path: Path) -> None:
+    short = [f"Method {i}" for i in range(6)]
+    long = [
+        f"A method with many settings (first_setting=0.00{i}, second_setting=1, third_setting=auto) " * 2
+        for i in range(6)
+    ]
+    for labels in (short, long, ["one"]):
+        columns, rows = plots.legend_shape(labels)
+        with plots.drawing(tmp_path / "legend.png", plots.WIDTH, 3.2 + plots.LINE * rows, True) as (figure, _):
+            axes = figure.subplots()
+            for label in labels:
+                axes.plot([1, 2], [1, 2], label=plots.folded(label))
+            legend = figure.legend(loc="outside lower center", ncols=columns, frameon=False)
+            figure.draw_without_rendering()
+            box, whole = legend.get_window_extent(), figure.bbox
+            assert whole.x0 <= box.x0 <= box.x1 <= whole.x1
+            assert whole.y0 <= box.y0 <= box.y1 <= whole.y1
+            assert axes.get_window_extent().height > 0.5 * 3.2 * figure.dpi
+    assert plots.legend_shape(short) == (3, 2)
+
+
+def test_clients_and_classes_are_named_where_the_data_name_them(book: Ledger, tmp_path: Path) -> None:
+    run = add_run(book, "fedavg", 1, [0.2, 0.5], clients={0: 0.9, 1: 0.4, 2: 0.6})
+    names = {"client_names": ["Ulm", "Trier", "Jena"], "class_names": ["sick", "well"]}
+    book.set_status(run, "finished", facts=names)
+    found = content(book, book.runs())
+    (held,) = found["partitions"].values()
+    assert held["shown"] == names["client_names"]
+    assert held["classes"] == names["class_names"]
+    assert found["fairness"][0]["lowest"] == [["Trier", 0.4], ["Jena", 0.6], ["Ulm", 0.9]]
+    for style in ("bubbles", "bars"):
+        plots.partition(histories(book), tmp_path / f"{style}.svg", style=style)
+        text = (tmp_path / f"{style}.svg").read_text()
+        assert all(name in text for name in (*names["client_names"], *names["class_names"]))
 
 
 def test_bars_say_what_was_not_reached(two: Ledger, tmp_path: Path) -> None:
@@ -284,8 +381,8 @@ def test_features_of_the_global_and_a_clients_model(tmp_path: Path) -> None:
         ("plot bars --target 90", "share in (0, 1]"),
         ("plot partition --style pie", "bubbles, bars"),
         ("export -o x.xls", ".csv, .parquet, .json"),
-        ("report -o taken.html", "--force"),
-        ("watch --host 0.0.0.0 --port 0", "--token"),
+        ("report -o taken.html", "(force)"),
+        ("watch --host 0.0.0.0 --port 0", "give a token"),
         ("watch --host 0.0.0.0 --port 0 --token short", "at least 12"),
         ("sweep", "at least one setting to vary"),
         ("sweep --over lr", "written KEY="),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
+import sqlite3
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ import pytest
 from ledgers import add_run, entry
 from undrift.core.errors import InvalidInput
 from undrift.ledger.store import Ledger
+from undrift.report import watch
+from undrift.report.content import content
 from undrift.report.watch import Follower, Server, is_local
 
 
@@ -93,6 +97,83 @@ def test_without_a_name_the_latest_run_is_followed(book: Ledger) -> None:
             version, data = follow(server, version)
 
 
+def test_a_run_that_cannot_be_read_is_said_and_tried_again(book: Ledger) -> None:
+    add_run(book, "fedtrip", 1, [0.3, 0.4])
+    run = book.run("fedavg-toy-seed1")
+    with closing(sqlite3.connect(book.path)) as db, served(book.path, ("*",)) as server:
+        (good,) = db.execute("SELECT drift FROM rounds WHERE run = ? AND round = 2", (run.id,)).fetchone()
+        version, data = follow(server, "")
+        assert not data["trouble"]
+        for text, names, trouble in (
+            ("{", ["fedtrip-toy-seed1"], "fedavg-toy-seed1 could not be read"),
+            (good, ["fedavg-toy-seed1", "fedtrip-toy-seed1"], ""),
+        ):
+            db.execute("UPDATE rounds SET drift = ? WHERE run = ? AND round = 2", (text, run.id))
+            db.commit()
+            book.set_status(run, "finished", f"damage: {text}")
+            while [r["name"] for r in data["runs"]] != names:
+                version, data = follow(server, version)
+            assert trouble in data["trouble"]
+            assert bool(trouble) == bool(data["trouble"])
+
+
+def test_a_ledger_that_cannot_be_read_is_said_and_the_last_of_it_stays(book: Ledger) -> None:
+    book.close()
+    text = book.path.read_bytes()
+    with served(book.path) as server:
+        version, data = follow(server, "")
+        book.path.write_bytes(b"this is no ledger" * 1000)
+        while not data["trouble"]:
+            version, data = follow(server, version)
+        assert "could not be read" in data["trouble"]
+        assert [r["name"] for r in data["runs"]] == ["fedavg-toy-seed1"]
+        book.path.write_bytes(text)
+        while data["trouble"]:
+            version, data = follow(server, version)
+        assert [r["name"] for r in data["runs"]] == ["fedavg-toy-seed1"]
+
+
+def test_reading_while_others_write_never_fails(book: Ledger, tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def write() -> int:
+        seeds = 1
+        with Ledger(book.path) as mine:
+            while not stop.is_set():
+                seeds += 1
+                add_run(mine, "fedavg", seeds, [0.1, 0.2, 0.3])
+        return seeds
+
+    with ThreadPoolExecutor(2) as pool, Ledger(book.path) as reader:
+        writers = [pool.submit(write), pool.submit(write)]
+        try:
+            for _ in range(15):
+                with reader.reading():
+                    runs = reader.runs()
+                    found = content(reader, runs)
+                assert [len(run["rounds"]) for run in found["runs"]] == [run.rounds for run in runs]
+        finally:
+            stop.set()
+        assert sum(writer.result() for writer in writers) > 2
+
+
+def test_a_connection_ends_and_there_are_only_so_many(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "CONNECTIONS", 2)
+    monkeypatch.setattr(watch, "LIFE", 2.0)
+    with served(book.path) as server, ExitStack() as open_:
+        address = ("127.0.0.1", int(server.server_address[1]))
+        slow = [open_.enter_context(socket.create_connection(address, timeout=20)) for _ in range(2)]
+        for connection in slow:
+            connection.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")  # and no more
+        with socket.create_connection(address, timeout=20) as third:
+            assert third.recv(100).startswith(b"HTTP/1.1 503")
+        assert [connection.recv(100) for connection in slow] == [b"", b""]  # ended by the server
+        waiting = threading.Event()
+        while (status := ask(server, "/data.json")[0]) == 503:  # their threads end after them
+            waiting.wait(0.05)
+        assert status == 200
+
+
 def test_only_the_runs_that_were_asked_for(book: Ledger) -> None:
     add_run(book, "fedtrip", 1, [0.3])
     with served(book.path, ("fedt",)) as server:
@@ -141,13 +222,14 @@ def test_without_the_token_nothing_is_shown(book: Ledger) -> None:
 def test_another_site_cannot_read_it_through_a_name_that_points_here(book: Ledger) -> None:
     with served(book.path) as server:
         assert ask(server, "/data.json", Host="evil.example")[0] == 403
-        assert ask(server, "/data.json", Host=f"localhost:{server.server_address[1]}")[0] == 200
+        for name in ("localhost", "127.0.0.1", "127.5.6.7", "[::1]"):
+            assert ask(server, "/data.json", Host=f"{name}:{server.server_address[1]}")[0] == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.2", "::", "example.org"])
 def test_other_machines_need_a_token(book: Ledger, host: str) -> None:
     assert not is_local(host)
-    with pytest.raises(InvalidInput, match="--token"):
+    with pytest.raises(InvalidInput, match="give a token"):
         Server(Follower(book.path, []), host, 0, None)
 
 

@@ -22,8 +22,8 @@ from undrift.core.loop import Loop, Round
 from undrift.core.records import Nothing
 from undrift.core.runtime import Runtime
 from undrift.runtimes.batched import Batched
+from undrift.runtimes.batched.stack import Stack, cross_entropy_slope, slope_of
 from undrift.runtimes.serial import Serial
-from undrift.runtimes.stack import Stack, cross_entropy_slope, slope_of
 from worked import next_round, play
 
 ROWS = [*rows_regularised.ROWS, *rows_momentum.ROWS]

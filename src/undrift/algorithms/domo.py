@@ -9,7 +9,7 @@ from torch import Tensor, zeros_like
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
-from undrift.core.records import Mean, Message, Nothing, State, Upload, Vector
+from undrift.core.records import Mean, Message, Move, Nothing, State, Upload, Vector
 from undrift.core.settings import between, positive
 
 
@@ -24,7 +24,7 @@ class Down(Message):
 
 
 class Up(Upload):
-    D: Mean[Vector]  # the mean of the local momenta over the K steps
+    D: Mean[Move[Vector]]  # the mean of the local momenta over the K steps
 
 
 class Double(Algorithm[Server, Nothing, Down, Up]):

@@ -10,7 +10,7 @@ from torch import Tensor, zeros_like
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
-from undrift.core.records import Mean, Message, Nothing, State, Upload, Vector
+from undrift.core.records import Mean, Message, Nothing, Point, State, Upload, Vector
 from undrift.core.settings import between
 from undrift.core.training import Training
 from undrift.core.vector import Layout
@@ -28,8 +28,8 @@ class Down(Message):
 
 
 class Up(Upload):
-    x: Mean[Vector]
-    u: Mean[Vector]
+    x: Mean[Point[Vector]]
+    u: Mean[Point[Vector]]
 
 
 class FastSlowMo(Algorithm[Server, Nothing, Down, Up]):

@@ -6,16 +6,16 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, float64, isfinite, where, zeros, zeros_like
 
-from undrift.algorithms.parts.budget import EVALUATION, Budgeted, Estimates, Last, Plan, Report, objective
+from undrift.algorithms.parts.budget import EVALUATION, Budgeted, Estimates, Last, Outlook, Report, objective
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
-from undrift.core.records import Each, Mean, Message, Scalar, Vector
+from undrift.core.records import Each, Mean, Message, Point, Scalar, Vector
 from undrift.core.settings import nonnegative
 from undrift.core.vector import Layout
 
 
-class Server(Plan):  # the plan: τ, what the next round is, resources used so far
+class Server(Outlook):  # the plan: τ, what the next round is, resources used so far
     x: Vector  # w: the latest aggregate, where clients start
     best: Vector  # w_k,global: the best model so far, which is returned
     mu_first: float  # mean proximal weight of the first round; -1 before it
@@ -32,7 +32,7 @@ class Down(Message):
 
 
 class Up(Report):  # the report: g at the received model, ρ_i and β_i, and whether they are known
-    x: Mean[Vector]
+    x: Mean[Point[Vector]]
     f: Each[Scalar]  # loss of the received model, and of the best one, on the same batch
     f_best: Each[Scalar]
     mu: Each[Scalar]

@@ -9,7 +9,7 @@ from torch import Tensor
 from undrift.core.algorithm import Algorithm, Broadcast, Cost, Trained
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
-from undrift.core.records import Each, Had, Message, Nothing, State, Upload, Vector
+from undrift.core.records import Each, Had, Message, Move, Nothing, State, Upload, Vector
 from undrift.core.reduce import weighted_mean
 from undrift.core.settings import nonnegative
 
@@ -20,7 +20,7 @@ class Server(State):
 
 
 class Gradient(Upload):
-    g: Each[Vector]  # ∇F_i(w)
+    g: Each[Move[Vector]]  # ∇F_i(w)
 
 
 class Down(Message):

@@ -9,7 +9,7 @@ from torch import Tensor, zeros_like
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
-from undrift.core.records import Mean, Message, State, Upload, Vector
+from undrift.core.records import Mean, Message, Move, Point, State, Upload, Vector
 from undrift.core.settings import nonnegative
 from undrift.core.vector import Layout
 
@@ -31,8 +31,8 @@ class Down(Message):
 
 
 class Up(Upload):
-    x: Mean[Vector]
-    dc: Mean[Vector]
+    x: Mean[Point[Vector]]
+    dc: Mean[Move[Vector]]
 
 
 class FedDC(Algorithm[Server, Client, Down, Up]):

@@ -9,7 +9,7 @@ from torch import Tensor, zeros_like
 from undrift.core.algorithm import Algorithm, Broadcast, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
-from undrift.core.records import Mean, State, Upload, Vector
+from undrift.core.records import Mean, Move, Point, State, Upload, Vector
 from undrift.core.settings import positive
 from undrift.core.vector import Layout
 
@@ -26,8 +26,8 @@ class Client(State):
 
 
 class Up(Upload):
-    x: Mean[Vector]
-    moved: Mean[Tensor]  # from the client's last model to this one; empty unless it is followed
+    x: Mean[Point[Vector]]
+    moved: Mean[Move[Tensor]]  # from the client's last model to this one; empty unless it is followed
 
 
 class FedDyn(Algorithm[Server, Client, Broadcast, Up]):

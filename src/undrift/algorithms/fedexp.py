@@ -10,7 +10,7 @@ from torch import Tensor, float64, tensor
 from undrift.core.algorithm import Algorithm, Broadcast, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
-from undrift.core.records import Mean, Nothing, Scalar, State, Upload, Vector
+from undrift.core.records import Mean, Move, Nothing, Scalar, State, Upload, Vector
 from undrift.core.settings import nonnegative
 from undrift.core.vector import double
 
@@ -22,8 +22,11 @@ class Server(State):
 
 
 class Up(Upload):
-    d: Mean[Vector]
+    d: Mean[Move[Vector]]
     square: Mean[Scalar]  # ‖d_i‖²
+
+    def derived(self) -> Up:
+        return Up(self.d, double(self.d).square().sum(-1))
 
 
 class FedExP(Algorithm[Server, Nothing, Broadcast, Up]):

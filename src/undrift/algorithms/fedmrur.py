@@ -10,7 +10,7 @@ from undrift.algorithms.parts.sharpness import Uphill, sharp
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Direction, Local
-from undrift.core.records import Mean, Message, Nothing, Scalar, State, Upload, Vector
+from undrift.core.records import Mean, Message, Move, Nothing, Scalar, State, Upload, Vector
 from undrift.core.settings import between, nonnegative, positive
 from undrift.core.vector import double
 
@@ -26,8 +26,11 @@ class Down(Message):
 
 
 class Up(Upload):
-    d: Mean[Vector]  # w - w_i: line 13 with its sign put right, see the errata
-    norm: Mean[Scalar]
+    d: Mean[Move[Vector]]  # w - w_i: line 13 with its sign put right, see the errata
+    norm: Mean[Scalar]  # ‖d‖
+
+    def derived(self) -> Up:
+        return Up(self.d, double(self.d).norm(dim=-1))
 
 
 class FedMRUR(Uphill, Algorithm[Server, Nothing, Down, Up]):

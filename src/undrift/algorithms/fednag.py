@@ -9,7 +9,7 @@ from torch import Tensor, zeros_like
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
-from undrift.core.records import Mean, Message, Nothing, State, Upload, Vector
+from undrift.core.records import Mean, Message, Nothing, Point, State, Upload, Vector
 from undrift.core.settings import between
 
 
@@ -24,8 +24,8 @@ class Down(Message):
 
 
 class Up(Upload):
-    x: Mean[Vector]
-    u: Mean[Vector]
+    x: Mean[Point[Vector]]
+    u: Mean[Point[Vector]]
 
 
 class FedNAG(Algorithm[Server, Nothing, Down, Up]):

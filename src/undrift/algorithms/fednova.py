@@ -10,7 +10,7 @@ from undrift.core.algorithm import Algorithm, Broadcast
 from undrift.core.cohort import Cohort, Population
 from undrift.core.errors import InvalidInput
 from undrift.core.local import Local
-from undrift.core.records import Mean, Nothing, Scalar, State, Upload, Vector
+from undrift.core.records import Mean, Move, Nothing, Scalar, State, Upload, Vector
 from undrift.core.settings import between, nonnegative
 from undrift.core.training import Training
 from undrift.core.vector import Layout
@@ -22,7 +22,7 @@ class Server(State):
 
 
 class Up(Upload):
-    step: Mean[Vector]  # d_i / a_i
+    step: Mean[Move[Vector]]  # d_i / a_i
     a: Mean[Scalar]  # ‖a_i‖_1
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 
-from undrift.algorithms.parts.centroids import Classes, distance, nearest, unknown
+from undrift.algorithms.parts.centroids import Classes, choosing_nearest, distance, no_centroids
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.errors import InvalidInput
@@ -47,7 +47,7 @@ class FedProto(Algorithm[Server, Client, Down, Classes]):
         return True
 
     def server_init(self, x: Tensor, population: Population) -> Server:
-        return Server(unknown(x, population.layout))
+        return Server(no_centroids(x, population.layout))
 
     def client_init(self, x: Tensor, layout: Layout) -> Client:
         return Client(x)
@@ -73,7 +73,7 @@ class FedProto(Algorithm[Server, Client, Down, Classes]):
         return {}
 
     def personal(self, down: Down, me: Client, layout: Layout) -> Tensor:
-        return me.x if self.inference == "classifier" else nearest(down.proto, me.x, layout)
+        return me.x if self.inference == "classifier" else choosing_nearest(down.proto, me.x, layout)
 
     def check(self, training: Training, layout: Layout, steps: int) -> None:
         shapes = [tuple(shape) for shape, is_head in zip(layout.shapes, layout.head, strict=True) if is_head]

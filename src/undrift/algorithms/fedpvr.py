@@ -9,7 +9,7 @@ from torch import Tensor, zeros_like
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
-from undrift.core.records import Head, Mean, Message, State, Upload, Vector
+from undrift.core.records import Head, Mean, Message, Move, Point, State, Upload, Vector
 from undrift.core.vector import Layout
 
 
@@ -28,8 +28,8 @@ class Down(Message):
 
 
 class Up(Upload):
-    x: Mean[Vector]
-    dc: Mean[Head]
+    x: Mean[Point[Vector]]
+    dc: Mean[Move[Head]]
 
 
 class FedPVR(Algorithm[Server, Client, Down, Up]):

@@ -9,7 +9,7 @@ from torch import Tensor
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
-from undrift.core.records import Body, Head, Mean, Message, State, Upload
+from undrift.core.records import Body, Head, Mean, Message, Point, State, Upload
 from undrift.core.settings import at_least
 from undrift.core.vector import Layout
 
@@ -27,7 +27,7 @@ class Down(Message):
 
 
 class Up(Upload):
-    body: Mean[Body]
+    body: Mean[Point[Body]]
 
 
 class FedRep(Algorithm[Server, Client, Down, Up]):

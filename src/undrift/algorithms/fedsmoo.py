@@ -10,7 +10,7 @@ from undrift.algorithms.parts.sharpness import Uphill, ascent
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Batch, Local
-from undrift.core.records import Mean, Message, State, Upload, Vector
+from undrift.core.records import Mean, Message, Move, Point, State, Upload, Vector
 from undrift.core.settings import nonnegative
 from undrift.core.vector import Layout
 
@@ -34,8 +34,8 @@ class Down(Message):
 
 
 class Up(Upload):
-    x: Mean[Vector]
-    mu: Mean[Vector]
+    x: Mean[Point[Vector]]
+    mu: Mean[Move[Vector]]
 
 
 class FedSMOO(Uphill, Algorithm[Server, Client, Down, Up]):

@@ -9,7 +9,7 @@ from torch import Tensor, zeros_like
 from undrift.core.algorithm import Algorithm, Broadcast, Cost, D, Trained, U
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
-from undrift.core.records import Had, Mean, Message, Nothing, State, Upload, Vector
+from undrift.core.records import Had, Mean, Message, Move, Nothing, Point, State, Upload, Vector
 from undrift.core.settings import between, positive
 
 
@@ -25,8 +25,8 @@ class Down(Message):
 
 
 class Up(Upload):
-    x: Mean[Vector]
-    c: Mean[Vector]  # the full gradient at the received model, not at the trained one
+    x: Mean[Point[Vector]]
+    c: Mean[Move[Vector]]  # the full gradient at the received model, not at the trained one
 
 
 class Frozen(Algorithm[Server, Nothing, D, U]):
@@ -65,7 +65,7 @@ class MimeLite(Frozen[Down, Up]):
 
 
 class Gradient(Upload):
-    c: Mean[Vector]
+    c: Mean[Move[Vector]]
 
 
 class FullDown(Message):

@@ -11,7 +11,7 @@ from torch import Tensor, float64, maximum, zeros, zeros_like
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
-from undrift.core.records import Each, Message, Nothing, Scalar, State, Upload, Vector
+from undrift.core.records import Each, Message, Nothing, Point, Scalar, State, Upload, Vector
 from undrift.core.reduce import weighted_mean
 from undrift.core.settings import between
 from undrift.core.training import Training
@@ -37,8 +37,8 @@ class Down(Message):
 
 
 class Up(Upload):
-    x: Each[Vector]
-    u: Each[Vector]
+    x: Each[Point[Vector]]
+    u: Each[Point[Vector]]
 
 
 class PFedMo(Algorithm[Server, Nothing, Down, Up]):

@@ -9,7 +9,7 @@ from torch import Tensor, zeros_like
 from undrift.core.algorithm import Algorithm, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
-from undrift.core.records import Mean, Message, State, Upload, Vector
+from undrift.core.records import Mean, Message, Move, State, Upload, Vector
 from undrift.core.settings import positive
 from undrift.core.vector import Layout
 
@@ -29,8 +29,8 @@ class Down(Message):
 
 
 class Up(Upload):
-    dy: Mean[Vector]
-    dc: Mean[Vector]
+    dy: Mean[Move[Vector]]
+    dc: Mean[Move[Vector]]
 
 
 class Scaffold(Algorithm[Server, Client, Down, Up]):

@@ -17,6 +17,7 @@ import numpy as np
 
 from undrift.analysis.curves import Curves, Drawn, Pair
 from undrift.analysis.groups import Group, Remark, grouped
+from undrift.analysis.health import Health, at_chance, chance_of, health
 from undrift.analysis.intervals import Floats, Interval, Spread
 from undrift.core.errors import InvalidInput
 from undrift.core.figure import Figure
@@ -57,6 +58,7 @@ class Row:
     gain: Interval | None  # the final figure minus the baseline's
     rejected: int
     skipped: int
+    diverged: tuple[Health, ...] = ()  # of the seeds that did
 
     @property
     def label(self) -> str:
@@ -92,15 +94,17 @@ class Comparison:
 
     @property
     def ranked(self) -> tuple[Row, ...]:
-        """The rows, scene by scene: who reached the target first, then by the final figure."""
+        """The rows, scene by scene: who reached the target first, then by the final figure; who diverged is last."""
         scenes = list(self.baselines)
         sign = -1 if self.figure.better == "higher" else 1
 
-        def order(row: Row) -> tuple[int, float, float]:
+        def order(row: Row) -> tuple[int, bool, float, float]:
             rounds, final = row.rounds, sign * row.final.mean
             lost = rounds is None or row.fell(self.target)
             place = math.inf if lost or rounds is None else rounds
-            return scenes.index(row.group.scene), place, math.inf if math.isnan(final) else final
+            return (
+                scenes.index(row.group.scene), bool(row.diverged), place, math.inf if math.isnan(final) else final
+            )  # fmt: skip
 
         return tuple(sorted(self.rows, key=order))
 
@@ -152,8 +156,10 @@ class Comparer:
         planned = {float(r.experiment["target"]) for g in self.groups for r in g.runs if r.experiment.get("target")}
         if len(planned) == 1:
             return planned.pop(), "runs"
-        chosen = math.floor(100 * self.best(next(iter(self.baselines.values())))) / 100
-        return (chosen, "baseline") if chosen > 0 else (None, "none")
+        baseline = next(iter(self.baselines.values()))
+        chosen = math.floor(100 * self.best(baseline)) / 100
+        known = at_chance(chosen, chance_of(baseline.runs[0]) or 0.0)  # what everybody reaches is no target
+        return (None, "none") if known else (chosen, "baseline")
 
     def best(self, group: Group) -> float:
         """The highest value of a group's mean curve."""
@@ -174,6 +180,7 @@ class Comparer:
                     gain=None if pair is None else pair.gain,
                     rejected=sum(run.rejected for run in group.runs),
                     skipped=sum(run.skipped for run in group.runs),
+                    diverged=tuple(h for run in group.runs if (h := health(run)).state == "diverged"),
                 )
             )
         return rows

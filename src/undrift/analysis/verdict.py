@@ -14,6 +14,7 @@ from undrift.analysis.intervals import Interval
 
 Kind = Literal[
     "alone",  # there is nothing to compare it with
+    "diverged",  # in one of its seeds, at least
     "other figure",  # judged by another figure than the baseline
     "gain",  # no target: the final figures are compared
     "neither",  # neither reached the target: the final figures are compared
@@ -55,7 +56,8 @@ class Verdict:
 
     @property
     def standing(self) -> Standing:
-        if self.kind == "missed":
+        """Better or worse than the baseline; nothing is better that fell, diverged or ended worse."""
+        if self.kind in ("missed", "diverged"):
             return "worse"
         if self.kind == "ratio" and self.interval is not None:
             sooner = _standing(self.interval, 1, 1)
@@ -87,6 +89,8 @@ def verdict(found: Comparison, row: Row) -> Verdict:
 
 
 def _kind(found: Comparison, row: Row, base: Row) -> Kind:
+    if row.diverged:
+        return "diverged"
     if row is base:
         return "alone"
     if row.group.figure != base.group.figure:

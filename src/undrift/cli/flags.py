@@ -25,6 +25,7 @@ _META = "undrift.flags"
 _PANELS = {
     "plan": "Clients, rounds and evaluation",
     "train": "Local training",
+    "uploads": "Uploads on their way",
     "partition": "Partition settings",
     "skew": "Feature skew",
     "algorithm": "Method settings",
@@ -37,6 +38,7 @@ _CHOICES = {
     **dict.fromkeys(("--partition", "-p"), "partition"),
     **dict.fromkeys(("--model", "-m"), "model"),
 }
+_LATER = "uploads"  # of two settings of a name the other keeps the short flag: `--clip` is that of local training
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", tuple: "FLOAT,..."}
 _DEFAULTS = {"partition": ["dirichlet"], "data": ["digits"], "model": [], "algorithm": []}
 
@@ -62,18 +64,21 @@ def _options() -> tuple[click.Parameter, ...]:
             for setting in settings:
                 plain.setdefault(setting.name, []).append((section, kind, setting))
     for name, uses in plain.items():
-        shown = [u for u in uses if u[0] in ("plan", "train", "skew") or u[1] in chosen[u[0]]]
+        first = [u for u in uses if u[0] != _LATER] or uses
+        shown = [u for u in first if u[0] in ("plan", "train", "skew", "uploads") or u[1] in chosen[u[0]]]
         # Where one use is a switch and another takes a value (`--momentum`), the flag takes a value.
-        section, _, setting = min(shown or uses, key=lambda use: use[2].type is bool)
+        section, _, setting = min(shown or first, key=lambda use: use[2].type is bool)
         found.append(
             _option(
-                f"--{name.replace('_', '-')}", name, setting, _help(shown or uses), _PANELS[section], hidden=not shown
+                f"--{name.replace('_', '-')}", name, setting, _help(shown or first), _PANELS[section], hidden=not shown
             )
         )
         for part in dict.fromkeys(u[0] for u in uses if u[0] != "plan"):
             flag = f"--{part}.{name.replace('_', '-')}"
-            own = next(u[2] for u in uses if u[0] == part)
-            found.append(_option(flag, f"{part}.{name}", own, "", None, hidden=True))
+            own = next(u for u in uses if u[0] == part)
+            only = part == _LATER and own not in first  # then this is its one flag, and must be seen
+            text, panel = (_help([own]), _PANELS[part]) if only else ("", None)
+            found.append(_option(flag, f"{part}.{name}", own[2], text, panel, hidden=not only))
     return tuple(found)
 
 
@@ -171,6 +176,8 @@ def as_changes(flags: Mapping[str, Any], names: Mapping[str, list[str]]) -> dict
             )
             chosen = ", ".join(k for kinds in names.values() for k in kinds if k)
             raise InvalidInput(f"{text} is not a setting of {chosen}: it belongs to {', '.join(owners)}")
+        if len(holders) > 1:
+            holders.pop(_LATER, None)
         if len(holders) > 1:
             ways = " or ".join(f"--{section}.{name.replace('_', '-')}" for section in holders)
             raise InvalidInput(f"{text} could mean several things here: write {ways}")

@@ -12,8 +12,8 @@ from rich.markup import escape
 from undrift.analysis.selection import selected
 from undrift.cli.common import DEFAULT_LEDGER, LedgerOption, RootOption, interactive, open_ledger, say
 from undrift.core.errors import InvalidInput, unknown
+from undrift.core.files import refuse_existing
 from undrift.ledger.history import History
-from undrift.report.files import refuse_existing
 
 RunsArgument = Annotated[
     list[str] | None,

@@ -13,7 +13,7 @@ from undrift.core.cohort import Cohort, Population
 from undrift.core.errors import InvalidInput, no_features
 from undrift.core.formula import evaluate, parse
 from undrift.core.local import Local
-from undrift.core.records import Mean, Message, Nothing, Record, State, Upload, Vector
+from undrift.core.records import Mean, Message, Move, Nothing, Point, Record, State, Upload, Vector
 from undrift.core.settings import Settings
 from undrift.core.training import Training
 from undrift.core.vector import Layout
@@ -201,11 +201,11 @@ class Broadcast(Message):
 
 
 class Trained(Upload):
-    x: Mean[Vector]
+    x: Mean[Point[Vector]]
 
 
 class Displaced(Upload):
-    d: Mean[Vector]  # w - w_i: points along the gradient, in every method
+    d: Mean[Move[Vector]]  # w - w_i: points along the gradient, in every method
 
 
 class Averaging(Algorithm[Global, C, Broadcast, Trained]):

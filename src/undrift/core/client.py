@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from undrift.core.eager import EagerLocal, Trainer
 from undrift.core.errors import InvalidInput
 from undrift.core.records import Each, Message, Record, Scalar, Upload, Vector
 from undrift.core.reduce import Reply
+from undrift.core.stages import Stage, passed_one
 from undrift.core.states import Kept
 from undrift.core.vector import Buffers
 
@@ -70,8 +71,10 @@ def local_for(
     return trainer.local(client, round, trainer.holding.rows(client), mine)
 
 
-def work(kind: Work, method: Method, down: Message, kept: Kept, local: EagerLocal) -> Reply:
-    """Run a client's half of an exchange."""
+def work(
+    kind: Work, method: Method, down: Message, kept: Kept, local: EagerLocal, stages: Sequence[Stage] = ()
+) -> Reply:
+    """Run a client's half of an exchange; what it uploads passes the stages."""
     began = time.perf_counter()
     state, buffers = None, None
     with torch.no_grad(), _explained(local.client):
@@ -82,12 +85,12 @@ def work(kind: Work, method: Method, down: Message, kept: Kept, local: EagerLoca
             up = method.survey(down, kept.state, local)
         else:
             up = _judged(method, down, kept, local)
-    up = up.tensors()
+        up, noted = passed_one(stages, up.tensors(), down)
     local.spent.seconds = time.perf_counter() - began
     local.spent.bytes_up = up.nbytes()
     if buffers is not None and method.shares_buffers:
         local.spent.bytes_up += buffers.nbytes()
-    return Reply(local.client, local.round, up, state, local.n, local.steps, local.spent, buffers, local.notes)
+    return Reply(local.client, local.round, up, state, local.n, local.steps, local.spent, buffers, local.notes | noted)
 
 
 def _judged(method: Method, down: Message, kept: Kept, local: EagerLocal) -> Judged:

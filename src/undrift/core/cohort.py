@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift.core import rng
-from undrift.core.cost import Spent
+from undrift.core.spent import Spent
 from undrift.core.vector import Layout
 
 if TYPE_CHECKING:

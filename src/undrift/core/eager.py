@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, float64, nn, zeros
 
 from undrift.core import rng
-from undrift.core.cost import Spent
 from undrift.core.errors import no_features
 from undrift.core.local import Batch, Direction, Local
+from undrift.core.spent import Spent
 from undrift.core.vector import Buffers, Part, Replica, double
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from undrift.core import rng
 from undrift.core.algorithm import Method
 from undrift.core.cohort import Population
-from undrift.core.cost import Profile, profile
 from undrift.core.eager import Augment, EagerLocal, Loss, Trainer, as_rows
 from undrift.core.errors import InvalidInput
+from undrift.core.profile import Profile, profile
 from undrift.core.states import Kept
 from undrift.core.training import Training
 from undrift.core.vector import Buffers, Layout, Replica, flatten, layout_of

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 GLOBAL, PERSONAL = "global", "personal"
 TEST, OWN_MEAN, OWN_WORST = "test", "own test (mean)", "own test (worst decile)"
+TRAINING = "training"
 
 
 @dataclass(frozen=True, order=True)
@@ -17,7 +18,7 @@ class Figure:
     """The label of a number: a value, so that nobody has to make a text of it and parse it again."""
 
     model: str = GLOBAL  # global, personal, or a name that the method gives
-    data: str = TEST  # the common test set, or the clients' own parts of it: their mean, their worst tenth
+    data: str = TEST  # the common test set, the clients' own parts of it (mean, worst tenth), all their training data
     metric: str = "accuracy"
 
     @property
@@ -32,7 +33,12 @@ class Figure:
     @property
     def words(self) -> str:
         """As people say it."""
-        data = {TEST: "the test set", OWN_MEAN: "clients' own test data", OWN_WORST: "the worst tenth of the clients"}
+        data = {
+            TEST: "the test set",
+            OWN_MEAN: "clients' own test data",
+            OWN_WORST: "the worst tenth of the clients",
+            TRAINING: "all clients' training data",
+        }
         return f"{self.metric} of the {self.model} model on {data.get(self.data, self.data)}"
 
     def improves(self, value: float, on: float) -> bool:

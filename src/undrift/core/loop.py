@@ -13,11 +13,12 @@ from torch import Tensor
 from undrift.core.algorithm import Algorithm, Method
 from undrift.core.client import Candidate, one_thread
 from undrift.core.cohort import Cohort
-from undrift.core.cost import Spent
 from undrift.core.eager import Trainer
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import PUBLIC, SCORING, Federation, Registered
 from undrift.core.runtime import Exchanged, Runtime, Task
+from undrift.core.spent import Spent
+from undrift.core.stages import Carried, Uploads
 from undrift.core.vector import Buffers
 
 
@@ -28,6 +29,7 @@ class Snapshot:
     round: int  # rounds done
     server: Any
     buffers: Buffers
+    carried: Carried = field(default_factory=dict)  # by the stages that uploads pass
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,17 @@ def _steps(federation: Federation | Registered) -> int:
 class Loop:
     """One method on one federation with one runtime, which also knows what the clients keep."""
 
-    def __init__(self, federation: Federation | Registered, method: Method, runtime: Runtime, participate: int) -> None:
+    def __init__(
+        self,
+        federation: Federation | Registered,
+        method: Method,
+        runtime: Runtime,
+        participate: int,
+        uploads: Uploads | None = None,
+    ) -> None:
         method = resolved(method, federation)
+        self.uploads = uploads or Uploads()
+        self.uploads.fit(method)
         self.federation, self.method, self.runtime = federation, method, runtime
         self.participate = participate
         self._start, self._buffers = federation.start()
@@ -91,7 +102,7 @@ class Loop:
         rejected: dict[int, str] = {}
         if method.exchanges == 2:
             first = method.ask(server, cohort)
-            asked = self.runtime.exchange(Task(method, first, cohort, before.buffers, "survey"))
+            asked = self.runtime.exchange(Task(method, first, cohort, before.buffers, "survey", uploads=self.uploads))
             rejected |= asked.rejected
             if asked.up is None:
                 return self._skipped(before, replace(cohort, elapsed=asked.cohort.elapsed), rejected, began)
@@ -99,7 +110,9 @@ class Loop:
             _add(spent, asked)
             cohort = self._cohort(t, asked.cohort.ids)
         down = method.broadcast(server, cohort)
-        done = self.runtime.exchange(Task(method, down, cohort, before.buffers, first=first))
+        done = self.runtime.exchange(
+            Task(method, down, cohort, before.buffers, first=first, uploads=self.uploads, carried=before.carried)
+        )
         rejected |= done.rejected
         if done.up is None:
             return self._skipped(before, replace(cohort, elapsed=done.cohort.elapsed), rejected, began)
@@ -108,15 +121,16 @@ class Loop:
             server = method.server_update(server, done.up, done.cohort)
         self.runtime.states.commit(done.cohort.ids.tolist(), t)
         buffers = done.buffers if done.buffers is not None else before.buffers
+        carried = self.uploads.learnt(before.carried, done.lengths, done.cohort.notes)
         return Round(
-            snapshot=Snapshot(t, server, buffers),
+            snapshot=Snapshot(t, server, buffers, carried),
             cohort=done.cohort,
             spent=spent,
             rejected=rejected,
             drift=done.drift,
             skipped=False,
             seconds=time.perf_counter() - began,
-            notes=done.cohort.notes,
+            notes=done.cohort.notes | carried,
         )
 
     def personalises(self, snapshot: Snapshot) -> bool:
@@ -152,8 +166,10 @@ class Loop:
 
     def _skipped(self, before: Snapshot, cohort: Cohort, rejected: dict[int, str], began: float) -> Round:
         """Nobody's upload counted: nothing changes but the round's number, and what the method says of such a round."""
-        after = Snapshot(before.round + 1, self.method.skipped(before.server, cohort), before.buffers)
-        return Round(after, cohort, Spent(), rejected, {}, True, time.perf_counter() - began, cohort.notes)
+        server = self.method.skipped(before.server, cohort)
+        after = Snapshot(before.round + 1, server, before.buffers, before.carried)
+        notes = cohort.notes | dict(before.carried)
+        return Round(after, cohort, Spent(), rejected, {}, True, time.perf_counter() - began, notes)
 
     def _cohort(self, t: int, ids: Any = None) -> Cohort:
         federation = self.federation

@@ -34,6 +34,13 @@ class Travel:
     kind: str
 
 
+@dataclass(frozen=True)
+class Meaning:
+    """What a field of an upload says about the update: where the client arrived, or how it moved."""
+
+    kind: str
+
+
 Vector = Annotated[Tensor, Shape(("d",))]  # a point or a direction in parameter space
 Head = Annotated[Tensor, Shape(("head",))]  # the part of it that belongs to the last linear layer
 Body = Annotated[Tensor, Shape(("body",))]  # all the rest
@@ -44,6 +51,8 @@ Table = Annotated[Tensor, Shape(("C", "f"))]  # one feature vector per class; th
 Mean = Annotated[T, Travel("mean")]  # up: the weighted mean over the cohort
 Sum = Annotated[T, Travel("sum")]  # up: the plain sum over the cohort
 Each = Annotated[T, Travel("each")]  # up: all rows in cohort order; down: a row per client
+Point = Annotated[T, Meaning("point")]  # up: a place; the update is its difference to what was sent under this name
+Move = Annotated[T, Meaning("move")]  # up: a displacement, which is the update itself
 Had = Annotated[T, Travel("had")]  # down, second exchange: the client has it from the first, it is not sent again
 
 
@@ -53,6 +62,7 @@ class Field:
     number: type | None  # int, float or bool for a plain number; None for a tensor
     axes: tuple[str, ...] | None  # None: any shape
     travel: str  # "same", "mean", "sum", "each" or "had"
+    meaning: str = ""  # "point", "move", or none: no part of the update
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -177,6 +187,13 @@ class Upload(Record):
     def by_class(cls) -> tuple[str, ...]:
         return tuple(field.name for field in cls.schema() if field.axes and field.axes[0] == "C")
 
+    def derived(self) -> Self:
+        """The same upload after its update was changed on the way: with what follows from the update worked out again.
+
+        For uploads with a row per client too.
+        """
+        return self
+
 
 class Nothing(State):
     """A client that keeps nothing."""
@@ -192,8 +209,10 @@ def _schema(cls: Any) -> tuple[Field, ...]:
         hint, extras = bare(hints[item.name])
         shape = next((e for e in extras if isinstance(e, Shape)), None)
         travel = next((e for e in extras if isinstance(e, Travel)), None)
+        meaning = next((e.kind for e in extras if isinstance(e, Meaning)), "")
         number = hint if hint in (int, float, bool) else None
-        found.append(Field(item.name, number, shape.axes if shape else None, travel.kind if travel else "same"))
+        axes = shape.axes if shape else None
+        found.append(Field(item.name, number, axes, travel.kind if travel else "same", meaning))
     return tuple(found)
 
 

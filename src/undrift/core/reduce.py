@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from undrift.core.cohort import Population
-from undrift.core.cost import Spent
 from undrift.core.records import Message, Record, State, Upload
+from undrift.core.spent import Spent
 from undrift.core.vector import Buffers, double
 
 
@@ -46,6 +46,7 @@ class Block:
     spent: list[Spent]
     notes: dict[str, list[float]]
     finite: bool  # are all values of the upload?
+    norms: Mapping[str, Tensor] = field(default_factory=dict)  # of the rows of each field of the upload
 
     def replies(self) -> list[Reply]:
         """One by one."""
@@ -113,7 +114,7 @@ def finite(values: Tensor) -> bool:
     return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
 
 
-class Sum:
+class Total:
     """Scaled tensors that are added one after the other, in double precision."""
 
     def __init__(self, like: Tensor) -> None:
@@ -128,6 +129,18 @@ class Sum:
         return mean.type_as(self._like) if self._like.is_floating_point() else mean
 
 
+class Reducer(Protocol):
+    """How the uploads of a cohort become one. They come in cohort order, one by one or with a row per client."""
+
+    def __init__(self, kind: type[Upload]) -> None: ...
+
+    def add(self, up: Upload, weight: float) -> None: ...
+
+    def add_rows(self, ups: Upload, weights: Sequence[float]) -> None: ...
+
+    def result(self) -> Any: ...
+
+
 class Reduction:
     """One upload for the cohort, from uploads that are added in cohort order: means, sums and rows, as each field says.
 
@@ -138,7 +151,7 @@ class Reduction:
     def __init__(self, kind: type[Upload]) -> None:
         self._kind = kind
         self._first = self._weight = 0.0
-        self._sums: dict[str, Sum] = {}
+        self._sums: dict[str, Total] = {}
         self._rows: dict[str, list[Tensor]] = {}
 
     def add(self, up: Upload, weight: float) -> None:
@@ -150,7 +163,7 @@ class Reduction:
                 self._rows.setdefault(spec.name, []).append(value)
             else:
                 if spec.name not in self._sums:
-                    self._sums[spec.name] = Sum(value)
+                    self._sums[spec.name] = Total(value)
                 self._sums[spec.name].add(value, factor if spec.travel == "mean" else 1.0)
 
     def add_rows(self, ups: Upload, weights: Sequence[float]) -> None:
@@ -163,7 +176,7 @@ class Reduction:
                 self._rows.setdefault(spec.name, []).extend(rows.unbind())
             else:
                 if spec.name not in self._sums:
-                    self._sums[spec.name] = Sum(rows[0])
+                    self._sums[spec.name] = Total(rows[0])
                 scale = factors if spec.travel == "mean" else torch.ones_like(factors)
                 self._sums[spec.name].add(torch.tensordot(scale.to(rows), rows, 1), 1.0)
 
@@ -174,9 +187,12 @@ class Reduction:
         return self._kind(**rows, **sums)
 
 
+REDUCERS: dict[str, type[Reducer]] = {"mean": Reduction}
+
+
 def weighted_mean(rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """The same mean, of rows that are all there."""
-    total, factors = Sum(rows[0]), [weight / weights[0] for weight in weights]
+    total, factors = Total(rows[0]), [weight / weights[0] for weight in weights]
     for row, factor in zip(rows, factors, strict=True):
         total.add(row, factor)
     return total.over(sum(factors))

@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,13 @@ from torch import Tensor
 from undrift.core.algorithm import Method
 from undrift.core.client import Work, one_thread, up_kind
 from undrift.core.cohort import Cohort
-from undrift.core.cost import Spent
 from undrift.core.drift import Drift
 from undrift.core.federation import Federation
+from undrift.core.guard import Guard, Seen
 from undrift.core.records import Message, Upload
-from undrift.core.reduce import Block, Reduction, Reply, objection, reduce_buffers
+from undrift.core.reduce import REDUCERS, Block, Reply, objection, reduce_buffers
+from undrift.core.spent import Spent
+from undrift.core.stages import Carried, Stage, Uploads
 from undrift.core.states import Kept, Memory, States, elsewhere
 from undrift.core.vector import Buffers
 
@@ -39,6 +42,13 @@ class Task:
     buffers: Buffers | None = None
     kind: Work = "update"
     first: Message | None = None  # the survey's message, in the second exchange
+    uploads: Uploads = field(default_factory=Uploads)
+    carried: Carried = field(default_factory=dict)  # by the stages that uploads pass
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """What uploads pass where the client is, with this round's numbers."""
+        return self.uploads.at(self.carried) if self.kind == "update" else ()
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,7 @@ class Exchanged:
     buffers: Buffers | None = None
     rejected: dict[int, str] = field(default_factory=dict)
     drift: dict[str, float] = field(default_factory=dict)
+    lengths: tuple[float, ...] = ()  # of the updates that counted
 
 
 class Runtime(ABC):
@@ -155,7 +166,10 @@ class Tally:
         self._task, self._portions = task, task.cohort.portions
         self._down_bytes = _down_bytes(task)
         self._updates = task.kind == "update"
-        self._reduction, self._drift = Reduction(kind), Drift(kind, task.down) if self._updates else None
+        self._reduction = REDUCERS[task.uploads.reducer](kind)
+        self._drift = Drift(kind, task.down) if self._updates else None
+        self._guard = Guard(kind, task.down, task.uploads.guard)
+        self._waiting: dict[int, Reply | Block] = {}  # for the guard to have seen all, by (first) place
         self._next = 0
         self._early: dict[int, Reply | Block | None] = {}  # by (first) place; None: rejected
         self._counted: list[tuple[int, int, Spent, float, Buffers | None, dict[str, float]]] = []
@@ -170,16 +184,45 @@ class Tally:
             self._next += len(found.clients) if isinstance(found, Block) else 1
 
     def _add(self, place: int, item: Reply | Block | None) -> None:
-        if isinstance(item, Block):
-            self._add_block(place, item)
-        elif item is not None:
-            self._add_reply(place, item)
+        if item is None:
+            return
+        look = self._guard.look_rows(item, place) if isinstance(item, Block) else self._guard.look(item.up, place)
+        harmless, seen = look
+        if harmless and not self._waiting:
+            self._count(place, item, seen)
+        else:  # what comes after it waits too: sums are in cohort order
+            self._waiting[place] = item
 
-    def _add_block(self, place: int, block: Block) -> None:
+    def _released(self) -> dict[int, str]:
+        """Count what waited but for what the guard rejects, by client."""
+        if not self._waiting:
+            return {}
+        single = {
+            place: list(enumerate(item.replies() if isinstance(item, Block) else [item], place))
+            for place, item in self._waiting.items()
+        }
+        found = self._guard.objections([(at, reply.up) for replies in single.values() for at, reply in replies])
+        for place, item in self._waiting.items():
+            if not any(at in found for at, _ in single[place]):
+                self._count(place, item)
+                continue
+            for at, reply in single[place]:
+                if at not in found:
+                    self._count(at, reply)
+        self._waiting.clear()
+        return {int(self._task.cohort.ids[place]): reason for place, reason in found.items()}
+
+    def _count(self, place: int, item: Reply | Block, seen: Seen | None = None) -> None:
+        if isinstance(item, Block):
+            self._add_block(place, item, seen)
+        else:
+            self._add_reply(place, item, seen)
+
+    def _add_block(self, place: int, block: Block, seen: Seen | None) -> None:
         portions = self._portions[place : place + len(block.clients)]
         self._reduction.add_rows(block.up, portions)
         if self._drift is not None:
-            self._drift.add_rows(block.up, place)
+            self._drift.add_rows(block.up, place, seen)
         for spent in block.spent:
             spent.bytes_down = self._down_bytes
         clients, nothing = block.clients.tolist(), [None] * len(block.clients)
@@ -188,11 +231,11 @@ class Tally:
                 self._states.hold(client, elsewhere(block.round) if state is None else Kept(state, None, block.round))
         self._counted += zip(clients, block.steps.tolist(), block.spent, portions, nothing, block.noted(), strict=True)
 
-    def _add_reply(self, place: int, reply: Reply) -> None:
+    def _add_reply(self, place: int, reply: Reply, seen: Seen | None) -> None:
         reply.spent.bytes_down = self._down_bytes
         self._reduction.add(reply.up, self._portions[place])
         if self._drift is not None:
-            self._drift.add(reply.up, place)
+            self._drift.add(reply.up, place, seen)
         own = not self._task.method.shares_buffers
         if self._updates:
             kept = Kept(reply.state, reply.buffers if own else None, reply.round) if reply.state is not None else None
@@ -204,6 +247,7 @@ class Tally:
         """What there is, without those that never answered."""
         for place in sorted(self._early):
             self._add(place, self._early[place])
+        rejected = rejected | self._released()
         cohort = self._task.cohort
         if not self._counted:
             return Exchanged(None, cohort.answered(cohort.ids[:0], torch.empty(0), ()), rejected=rejected)
@@ -217,6 +261,7 @@ class Tally:
             buffers=None if buffers[0] is None else reduce_buffers(buffers, portions),
             rejected=rejected,
             drift={} if self._drift is None else self._drift.figures(),
+            lengths=tuple(self._guard.lengths.values()),
         )
 
 

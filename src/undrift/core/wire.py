@@ -15,11 +15,12 @@ from torch import Tensor
 
 from undrift.core.algorithm import Method
 from undrift.core.client import Candidate, Work, down_kind, local_for, one_thread, up_kind, work
-from undrift.core.cost import Spent
 from undrift.core.eager import Trainer
 from undrift.core.packing import pack, unpack
 from undrift.core.records import Message
 from undrift.core.reduce import Reply
+from undrift.core.spent import Spent
+from undrift.core.stages import Uploads
 from undrift.core.states import Kept, States
 from undrift.core.vector import Buffers
 
@@ -43,6 +44,7 @@ class Request:
     buffers: Buffers | None = None
     first: Message | None = None
     run: str = ""
+    carried: Mapping[str, float] = field(default_factory=dict)  # by the stages that the upload will pass
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def encode(self) -> bytes:
@@ -52,7 +54,7 @@ class Request:
                 tensors |= {f"{prefix}.{field.name}": value for field, value in record.tensors().items()}
         header = {
             "kind": self.kind, "client": self.client, "round": self.round, "accepted": self.accepted, "run": self.run,
-            "given": isinstance(self.down, Candidate), "extra": dict(self.extra),
+            "given": isinstance(self.down, Candidate), "carried": dict(self.carried), "extra": dict(self.extra),
         }  # fmt: skip
         return pack(tensors, header)
 
@@ -69,7 +71,9 @@ class Request:
             down: Any = down_kind(method, kind, header["given"]).of(_part(tensors, "down"), first)
             buffers = Buffers.of(_part(tensors, "buffers")) if _part(tensors, "buffers") else None
             client, round, accepted = (int(header[name]) for name in ("client", "round", "accepted"))
-            return cls(kind, client, round, down, accepted, buffers, first, str(header["run"]), header["extra"])
+            carried = {str(name): float(value) for name, value in header.get("carried", {}).items()}
+            run, extra = str(header["run"]), header["extra"]
+            return cls(kind, client, round, down, accepted, buffers, first, run, carried, extra)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a valid message: {error}") from None
 
@@ -79,10 +83,17 @@ def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name[len(begin) :]: value for name, value in tensors.items() if name.startswith(begin)}
 
 
-def answer(request: Request, method: Method, trainer: Trainer, states: States, fresh: Kept) -> Reply:
+def answer(
+    request: Request,
+    method: Method,
+    trainer: Trainer,
+    states: States,
+    fresh: Kept,
+    uploads: Uploads = Uploads(),  # noqa: B008
+) -> Reply:
     """Do what a request asks for, where the client is. What it will keep is held in ``states``, and does not travel.
 
-    ``fresh`` is what a client keeps before its first accepted upload.
+    ``fresh`` is what a client keeps before its first accepted upload; ``uploads`` what the experiment says of them.
     """
     states.commit([request.client], request.accepted)
     kept = states.load(request.client)
@@ -94,7 +105,8 @@ def answer(request: Request, method: Method, trainer: Trainer, states: States, f
         raise StateLost(f"the state of round {request.accepted} is not here, but that of round {kept.round}")
     local = local_for(method, trainer, request.client, request.round, kept, request.buffers)
     with one_thread():
-        reply = work(request.kind, method, request.down, kept, local)
+        stages = uploads.at(request.carried) if request.kind == "update" else ()
+        reply = work(request.kind, method, request.down, kept, local, stages)
     if request.kind == "update":
         own = None if method.shares_buffers else reply.buffers
         states.hold(request.client, Kept(reply.state, own, request.round))  # type: ignore[arg-type]

@@ -302,6 +302,7 @@ class Remote(Runtime):
             buffers=task.buffers if task.buffers and task.method.shares_buffers else None,
             first=task.first.row(place) if task.first is not None and more.get("first") else None,
             run=self.run,
+            carried=task.carried,
             extra={"session": self.roster.session, "serial": self._serial, "afresh": bool(more.get("afresh"))},
         ).encode()
 

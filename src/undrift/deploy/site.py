@@ -29,6 +29,7 @@ from undrift.core.errors import InvalidInput
 from undrift.core.federation import Holding, Model
 from undrift.core.records import Message
 from undrift.core.reduce import Reply
+from undrift.core.stages import Uploads
 from undrift.core.wire import Request, StateLost, answer
 from undrift.deploy import protocol
 from undrift.deploy.journal import Journal
@@ -77,6 +78,7 @@ class _Run:
     trainer: Trainer
     vault: Vault
     fresh: Any
+    uploads: Uploads
     seen: tuple[int, int]  # session and serial number of the last task
     first: Message | None = field(default=None)  # of the survey, for the second exchange
 
@@ -187,7 +189,8 @@ class Site:
         kind: Any = method.records()["client"]
         vault = Vault(self._place(run), kind)
         seen = max(vault.latest(), (session, 0))
-        return _Run(client, session, method, model, Trainer(model, holding), vault, model.fresh(method), seen)
+        uploads, fresh = Uploads.create(**joined["experiment"].get("uploads", {})), model.fresh(method)
+        return _Run(client, session, method, model, Trainer(model, holding), vault, fresh, uploads, seen)
 
     def _run_name(self, letter: Letter) -> str:
         run = letter.text("run")
@@ -252,12 +255,13 @@ class Site:
 
     def _worked(self, name: str, run: _Run, request: Request) -> Reply:
         try:
-            return answer(request, run.method, run.trainer, run.vault, run.fresh)
+            return answer(request, run.method, run.trainer, run.vault, run.fresh, run.uploads)
         except StateLost:
             if request.extra.get("afresh") is not True:
                 raise
         self.journal.add("begins afresh", run=name, round=request.round, lost=request.accepted)
-        return answer(replace(request, accepted=0), run.method, run.trainer, run.vault, run.fresh)
+        again = replace(request, accepted=0)
+        return answer(again, run.method, run.trainer, run.vault, run.fresh, run.uploads)
 
     def _withheld(self, request: Request, reply: Reply) -> Reply:
         """A figure that too few samples stand behind is not told: it says that there are none."""

@@ -19,6 +19,7 @@ from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Model, Registered, build
 from undrift.core.loop import resolved
+from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.deploy.coordinator import Roster, Rules
 from undrift.experiment.description import Experiment, Plan, label_of, made_method, made_model
@@ -55,6 +56,7 @@ def described(experiment: Experiment, rules: Rules, sites: int) -> dict[str, Any
         "algorithm": values["algorithm"],
         "model": values.get("model"),
         "train": values["train"],
+        "uploads": values.get("uploads", {}),
         "seed": plan.seed,
         "rounds": plan.rounds,
         "sites": sites,
@@ -73,6 +75,7 @@ class Deployed:
     plan: Plan
     roster: Roster
     settled: dict[str, Any]  # what the experiment left open
+    uploads: Uploads
 
     def facts(self) -> dict[str, Any]:
         start, _ = self.federation.start()
@@ -90,6 +93,7 @@ class Deployed:
             "clients": len(self.roster),
             "participate": self.participate,
             "training": self.federation.training.values(),
+            "uploads": self.uploads.values(),
             "samples": [int(samples.min()), int(np.median(samples)), int(samples.max())],
             "versions": {
                 "undrift": version(),
@@ -127,7 +131,7 @@ def deploy(experiment: Experiment, roster: Roster, told: Mapping[str, Any]) -> D
     settled["algorithm"] = {"name": type(method).name(), **_plain(method.values())}
     participate = plan.participate or len(roster)
     evaluator = Evaluator(federation, roster.task.classes)
-    return Deployed(method, federation, evaluator, participate, replace(plan), roster, settled)
+    return Deployed(method, federation, evaluator, participate, replace(plan), roster, settled, experiment.uploads)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

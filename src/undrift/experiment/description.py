@@ -16,11 +16,13 @@ from typing import Annotated, Any, Literal
 from undrift import algorithms
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
-from undrift.core.settings import Setting, Settings, at_least, between
+from undrift.core.settings import Setting, Settings, at_least, between, positive
+from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source, data_root
 from undrift.data.bounds import amount, regular
 from undrift.data.skew import FeatureSkew
+from undrift.experiment.limit import Limit
 from undrift.models import MODELS, ModelSpec
 
 
@@ -32,21 +34,33 @@ class Plan(Settings):
     rounds: Annotated[int, "number of rounds", at_least(1)] = 50
     seed: Annotated[int, "the one source of randomness", at_least(0)] = 1
     eval_every: Annotated[int, "evaluate every so many rounds (and after the last)", at_least(1)] = 1
+    eval_training: Annotated[bool, "evaluate the global model on all clients' training data too"] = False
     target: Annotated[
         float | None, "target accuracy for the cost-to-target figures", between(0, 1, "a share: 0.9 for 90 %")
     ] = None
+    limit: Annotated[
+        str, "stop before more is used: bytes=2e9, macs=1e12, seconds=60 or time=60 (simulated); several with commas"
+    ] = ""
     public: Annotated[float, "share of the training set that the server holds (pFedMo)", between(0, 0.5)] = 0.01
     scoring: Annotated[int, "public inputs that the server only looks at (pFedMo)", at_least(1)] = 64
     others_public: Annotated[
         Literal["shared", "held-out", "client"],
         "the public samples, for methods without server data: ordinary training data, unused, or one more client",
     ] = "shared"
-    runtime: Annotated[Literal["auto", "serial", "threads", "processes", "batched"], "where clients run"] = "auto"
+    runtime: Annotated[Literal["auto", "serial", "threads", "processes", "batched", "ray"], "where clients run"] = (
+        "auto"
+    )
     device: Annotated[str, "where tensors live: cpu, cuda, cuda:1, mps"] = "cpu"
     workers: Annotated[int | None, "threads or worker processes; left out: one per core", at_least(1)] = None
+    ray_address: Annotated[
+        str | None, "the Ray cluster: auto or HOST:PORT; left out: RAY_ADDRESS, or this machine's cores"
+    ] = None
+    ray_gpus: Annotated[
+        float | None, "GPUs of a Ray task, with device = cuda: 0.25 is four tasks on one", positive()
+    ] = None
 
 
-SECTIONS = ("algorithm", "data", "partition", "skew", "model", "train")
+SECTIONS = ("algorithm", "data", "partition", "skew", "model", "train", "uploads")
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,7 @@ class Experiment:
     model: ModelSpec | None = None  # None: one that suits the data, see `models.default_model`
     skew: FeatureSkew = field(default_factory=FeatureSkew)
     train: Training = field(default_factory=Training)
+    uploads: Uploads = field(default_factory=Uploads)
     plan: Plan = field(default_factory=Plan)
     name: str = ""
 
@@ -84,13 +99,18 @@ class Experiment:
         model = made_model(sections["model"], f"{where}: [model]") if sections["model"] else None
         skew = _create(FeatureSkew, sections["skew"], f"{where}: [skew]")
         train = _create(Training, sections["train"], f"{where}: [train]")
+        uploads = _create(Uploads, sections["uploads"], f"{where}: [uploads]")
         plan = _create(Plan, {k: v for k, v in values.items() if k in plan_keys}, where)
-        experiment = cls(method, data, partition, model, skew, train, plan, str(values.get("name", "")))
+        experiment = cls(method, data, partition, model, skew, train, uploads, plan, str(values.get("name", "")))
         experiment.check(where)
         return experiment
 
     def check(self, where: str = "experiment") -> None:
         plan = self.plan
+        try:
+            Limit.parse(plan.limit)
+        except InvalidInput as error:
+            raise _at(where, error) from None
         if plan.clients and plan.participate and plan.participate > plan.clients:
             raise InvalidInput(
                 f"{where}: participate = {plan.participate} is more than the {plan.clients} clients there are"
@@ -112,6 +132,7 @@ class Experiment:
             ("skew", self.skew, None),
             ("model", self.model, self.model.name if self.model else None),
             ("train", self.train, None),
+            ("uploads", None if self.uploads == Uploads() else self.uploads, None),
         ):
             if part is None:
                 continue
@@ -198,7 +219,9 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 # What may differ between two descriptions of one experiment: how long it goes on and where, not what it computes.
-ASIDE = frozenset({"name", "rounds", "target", "runtime", "workers"})
+ASIDE = frozenset(
+    {"name", "rounds", "target", "runtime", "workers", "ray_address", "ray_gpus", "eval_training", "limit"}
+)
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -268,6 +291,7 @@ def components() -> dict[str, dict[str, tuple[Setting, ...]]]:
         "model": {name: cls.settings() for name, cls in MODELS.items()},
         "skew": {"": FeatureSkew.settings()},
         "train": {"": Training.settings()},
+        "uploads": {"": Uploads.settings()},
         "plan": {"": Plan.settings()},
     }
 

@@ -3,7 +3,8 @@
 * ``global`` on ``test``: the global model on the held-out test set;
 * ``global`` on ``own test``: the same model on each client's own test part: the mean over clients, and the mean of the
   worst tenth of them;
-* ``personal`` on ``own test``: each client's personal model on its own test part, where the method has one.
+* ``personal`` on ``own test``: each client's personal model on its own test part, where the method has one;
+* ``global`` on ``training``, where the plan asks for it: the objective itself, on all clients' training data.
 
 The clients' test parts divide the test set: of each class a client gets the share that it holds in training.
 """
@@ -11,7 +12,7 @@ The clients' test parts divide the test set: of each class a client gets the sha
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -21,13 +22,13 @@ from torch import Tensor
 
 from undrift.core import rng
 from undrift.core.client import Candidate, Judged, one_thread
-from undrift.core.cost import Spent
-from undrift.core.eager import JUDGED, scored
+from undrift.core.eager import JUDGED, as_rows, scored
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, Registered, Rows
-from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, Figure, worst_tenth
+from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, TRAINING, Figure, worst_tenth
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
+from undrift.core.spent import Spent
 from undrift.core.vector import Buffers, Replica
 
 GROUP = 16  # clients that are asked at the same time, where a round asks fewer
@@ -59,9 +60,10 @@ class Evaluator:
     one pass over it says the same of a global model; what it would cost to ask them is counted all the same.
     """
 
-    def __init__(self, federation: Federation | Registered, classes: int | None) -> None:
+    def __init__(self, federation: Federation | Registered, classes: int | None, *, training: bool = False) -> None:
         self.federation, self.classes = federation, classes
         self.test = federation.test if isinstance(federation, Federation) else None
+        self.trained = len(federation.indices) if training and isinstance(federation, Federation) else 0
         needed = 1 if classes == 2 else classes  # one output can tell two classes apart
         if needed is not None and federation.layout.classes < needed:
             raise InvalidInput(f"the model has {federation.layout.classes} outputs, and the data has {classes} classes")
@@ -74,17 +76,26 @@ class Evaluator:
                 if self.test is None:
                     self._asked(found, name, loop, snapshot, range(self.federation.population.size), w)
                     continue
-                correct, losses = _score(loop.runtime, w, snapshot.buffers, len(self.test.x))
-                found.metrics.append((Figure(name, TEST, "loss"), float(losses.mean())))
-                if self.classes is not None:
-                    found.metrics.append((Figure(name, TEST, "accuracy"), float(correct.mean())))
-                    if not method.pools_data:
-                        scores = _by_client(self.test, correct)
-                        self._per_client(found, name, scores)
-                        spent += _price(w, snapshot.buffers, len(scores))
+                correct = self._whole(found, name, TEST, loop.runtime, w, snapshot.buffers)
+                if self.classes is not None and not method.pools_data:
+                    scores = _by_client(self.test, correct)
+                    self._per_client(found, name, scores)
+                    spent += _price(w, snapshot.buffers, len(scores))
+                if self.trained:
+                    self._whole(found, name, TRAINING, loop.runtime, w, snapshot.buffers)
             if loop.personalises(snapshot):
                 self._asked(found, PERSONAL, loop, snapshot, self._sampled())
         return found
+
+    def _whole(self, found: Evaluation, name: str, data: str, runtime: Runtime, w: Tensor, buffers: Buffers) -> Tensor:
+        """A model on the whole test set, or on all that clients train on; which samples it got right."""
+        assert self.test is not None
+        samples, work = (len(self.test.x), score) if data == TEST else (self.trained, score_training)
+        correct, losses = _score(work, runtime, w, buffers, samples)
+        found.metrics.append((Figure(name, data, "loss"), float(losses.mean())))
+        if self.classes is not None:
+            found.metrics.append((Figure(name, data, "accuracy"), float(correct.mean())))
+        return correct
 
     def _sampled(self) -> list[int]:
         """The clients whose personal models are looked at."""
@@ -133,11 +144,14 @@ class Evaluator:
         found.clients[model] = scores
 
 
-def _score(runtime: Runtime, w: Tensor, buffers: Buffers, samples: int) -> tuple[Tensor, Tensor]:
-    """For each sample of the test set: was it right (classification only), and the loss. Done where clients work."""
+Scoring = Callable[[Federation, Mapping[str, Tensor], tuple[int, int]], dict[str, Tensor]]
+
+
+def _score(work: Scoring, runtime: Runtime, w: Tensor, buffers: Buffers, samples: int) -> tuple[Tensor, Tensor]:
+    """For each sample: was it right (classification only), and the loss. Done where clients work."""
     tensors = {"w": w, "floats": buffers.floats, "counts": buffers.counts}
     spans = [(begin, min(begin + JUDGED, samples)) for begin in range(0, samples, JUDGED)]
-    pieces = runtime.map(score, tensors, spans)
+    pieces = runtime.map(work, tensors, spans)
     right, losses = (torch.cat([piece[name] for piece in pieces]) for name in ("right", "losses"))
     return right, losses
 
@@ -157,6 +171,18 @@ def _price(w: Tensor, buffers: Buffers, clients: int) -> Spent:
 
 def score(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int]) -> dict[str, Tensor]:
     """The model ``w`` on some of the test samples; runs wherever the runtime says."""
+    assert federation.test is not None
+    some = slice(*span)
+    return _scored(federation, tensors, federation.test.x[some], federation.test.y[some])
+
+
+def score_training(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int]) -> dict[str, Tensor]:
+    """The model ``w`` on some of the clients' training samples, as they are: without augmentation."""
+    rows = as_rows(federation.indices[slice(*span)])
+    return _scored(federation, tensors, federation.x[rows], federation.y[rows])
+
+
+def _scored(federation: Federation, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
     replica = _mine.replicas.get(federation)
     if replica is None:
         replica = _mine.replicas[federation] = Replica(federation.module, federation.layout)
@@ -164,9 +190,7 @@ def score(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int
     replica.flat.copy_(tensors["w"])
     if replica.has_buffers:
         replica.set_buffers(Buffers(tensors["floats"], tensors["counts"]))
-    assert federation.test is not None
-    some = slice(*span)
-    right, losses = scored(replica.module, federation.loss, federation.test.x[some], federation.test.y[some])
+    right, losses = scored(replica.module, federation.loss, x, y)
     return {"right": right, "losses": losses}
 
 

@@ -10,14 +10,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from undrift.core.cost import Spent
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.figure import HEADLINE, Figure
 from undrift.core.loop import Loop, Round, Snapshot
 from undrift.core.runtime import Runtime
+from undrift.core.spent import Spent
 from undrift.experiment.description import label_of
 from undrift.experiment.evaluate import Evaluation
+from undrift.experiment.limit import TIME, Limit, Meter, simulated
 from undrift.experiment.prepare import Ready
 from undrift.experiment.progress import Glance, Progress, Watcher, Within
 from undrift.experiment.recorder import Recorder
@@ -94,7 +95,14 @@ def execute(
                 # A resumed run takes over the runtime that was chosen for it, and with it the bits.
                 chosen = recorder.run.facts.get("runtime", plan.runtime)
                 assert isinstance(prepared.federation, Federation), "sites need a runtime of their own"
-                made = create_runtime(chosen, prepared.federation, workers or plan.workers)
+                made = create_runtime(
+                    chosen,
+                    prepared.federation,
+                    workers or plan.workers,
+                    prepared.method,
+                    ray_address=plan.ray_address,
+                    ray_gpus=plan.ray_gpus,
+                )
                 runtime = stack.enter_context(made)
             recorder.began(runtime)
             snapshot = _played(prepared, recorder, runtime, _Watch(prepared, recorder.run.name, watch, within))
@@ -113,19 +121,25 @@ def execute(
 def _played(prepared: Ready, recorder: Recorder, runtime: Runtime, watch: _Watch) -> Snapshot:
     method, plan = prepared.method, prepared.plan
     runtime.states = recorder.states(method, plan.device, runtime.elsewhere)
-    loop = Loop(prepared.federation, method, runtime, prepared.participate)
+    loop = Loop(prepared.federation, method, runtime, prepared.participate, prepared.uploads)
     snapshot = recorder.resumed(method, plan.device) or loop.start()
+    limit = Limit.parse(plan.limit)
+    meter = Meter(limit, recorder.history().rounds if limit.amounts else ())
     watch.begin(snapshot, runtime)
-    while snapshot.round < plan.rounds and not method.finished(snapshot.server):
+    while snapshot.round < plan.rounds and meter.open and not method.finished(snapshot.server):
         watch.next()
         played = loop.play(snapshot)
         snapshot = played.snapshot
-        last = snapshot.round == plan.rounds or method.finished(snapshot.server)
+        if TIME in limit.amounts:
+            played.notes[TIME] = simulated(played, method.pools_data)
+        row = _row(prepared, played)
+        meter.add(row)
+        last = snapshot.round == plan.rounds or not meter.open or method.finished(snapshot.server)
         found = Evaluation()
         if snapshot.round % plan.eval_every == 0 or last:
             watch.evaluating()
             found = prepared.evaluator(loop, snapshot)
-        recorder.record(_entry(prepared, played, found))
+        recorder.record(_entry(prepared, played, row, found))
         watch.played(snapshot, found)
     return snapshot
 
@@ -173,10 +187,9 @@ class _Watch:
         self._watch(Progress(*where, value, seconds, done, figure, self._evaluating, self._run))
 
 
-def _entry(prepared: Ready, played: Round, found: Evaluation) -> Entry:
+def _row(prepared: Ready, played: Round) -> RoundRow:
     spent: Spent = played.spent
-    name = prepared.federation.population.name
-    row = RoundRow(
+    return RoundRow(
         round=played.snapshot.round,
         seconds=played.seconds,
         client_seconds=spent.seconds,
@@ -192,6 +205,10 @@ def _entry(prepared: Ready, played: Round, found: Evaluation) -> Entry:
         drift=played.drift,
         notes=played.notes,
     )
+
+
+def _entry(prepared: Ready, played: Round, row: RoundRow, found: Evaluation) -> Entry:
+    name = prepared.federation.population.name
     return Entry(
         row,
         metrics=found.metrics,

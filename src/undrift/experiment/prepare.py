@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, ModelLike, Registered, Rows, build
 from undrift.core.loop import resolved
+from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.core.vector import Layout, layout_of
 from undrift.data import Dataset, Partition, Partitioner, data_root
@@ -44,6 +45,8 @@ class Ready(Protocol):
     def participate(self) -> int: ...
     @property
     def plan(self) -> Plan: ...
+    @property
+    def uploads(self) -> Uploads: ...
 
     def facts(self) -> dict[str, Any]:
         """What the ledger stores beside the description."""
@@ -60,6 +63,7 @@ class Prepared:
     evaluator: Evaluator
     participate: int
     plan: Plan
+    uploads: Uploads = field(default_factory=Uploads)
 
     def facts(self) -> dict[str, Any]:
         """What the ledger stores beside the description: fingerprints, sizes, versions."""
@@ -77,6 +81,7 @@ class Prepared:
             "clients": len(self.partition),
             "participate": self.participate,
             "training": self.federation.training.values(),
+            "uploads": self.uploads.values(),
             "samples": [
                 int(self.partition.sizes.min()),
                 int(np.median(self.partition.sizes)),
@@ -117,6 +122,7 @@ def prepare(
     training: Training,
     plan: Plan,
     skew: FeatureSkew | None = None,
+    uploads: Uploads | None = None,
 ) -> Prepared:
     """Divide the data, build the model from the seed, and check that everything fits."""
     held = divided(method, dataset, partitioner, plan)
@@ -145,11 +151,12 @@ def prepare(
     if dataset.classes is None:
         federation = replace(federation, loss=aligned(loss, federation.outputs(x[:2]), y[:2]))
     _check_participants(plan, partition)
-    evaluator = Evaluator(federation, dataset.classes)
+    evaluator = Evaluator(federation, dataset.classes, training=plan.eval_training)
     if method.pools_data:
         federation = federation.pooled()
     participate = 1 if method.pools_data else plan.participate or len(partition)
-    return Prepared(resolved(method, federation), federation, partition, dataset, evaluator, participate, plan)
+    method = resolved(method, federation)
+    return Prepared(method, federation, partition, dataset, evaluator, participate, plan, uploads or Uploads())
 
 
 def completed(experiment: Experiment, dataset: Dataset) -> Experiment:
@@ -173,6 +180,7 @@ def prepare_experiment(
         experiment.train,
         experiment.plan,
         experiment.skew,
+        experiment.uploads,
     )
 
 
@@ -196,6 +204,7 @@ def refuse(experiments: Sequence[Experiment], dataset: Dataset) -> None:
                 partition = divided(method, dataset, experiment.partition, plan).partition
                 _check_participants(plan, partition)
                 largest[held] = int(partition.sizes.max())
+            experiment.uploads.fit(method)
             method.fit(experiment.train, layouts[model], experiment.train.steps_for(largest[held]))
 
 

@@ -18,6 +18,7 @@ from undrift.core.figure import Figure
 from undrift.core.loop import Snapshot
 from undrift.core.records import Nothing
 from undrift.core.runtime import Runtime
+from undrift.core.stages import Uploads
 from undrift.core.states import Memory, States
 from undrift.core.vector import Buffers
 from undrift.experiment.prepare import Ready
@@ -120,7 +121,9 @@ class InLedger:
                 self._ledger.restart(self.run)  # a repair left its rounds, and not the states to go on from the last
             return None
         server = method.records()["server"].of(stored.server)
-        return Snapshot(stored.round, server.to(device), Buffers.of(stored.buffers).to(device))
+        notes = next(row.notes for row in self._ledger.rounds(self.run) if row.round == stored.round)
+        buffers = Buffers.of(stored.buffers)
+        return Snapshot(stored.round, server.to(device), buffers.to(device), Uploads.carried(notes))
 
     def began(self, runtime: Runtime) -> None:
         self._ledger.set_status(self.run, "running", facts=_told(runtime))

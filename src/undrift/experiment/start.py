@@ -14,6 +14,8 @@ from undrift import algorithms
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import ModelLike
+from undrift.core.settings import Settings
+from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Dataset, Partitioner, data_root, load
 from undrift.experiment.description import Experiment, Plan, differences
@@ -36,6 +38,7 @@ def run(
     model: ModelLike | ModelSpec | str | None = None,
     loss: Loss | None = None,
     training: Training | None = None,
+    uploads: Uploads | None = None,
     ledger: str | Path | None = None,
     name: str | None = None,
     watch: Watcher | None = None,
@@ -50,30 +53,33 @@ def run(
 
     Without ``partition`` the clients that the data name are used, or else a Dirichlet draw over the classes.
     A factory, rather than a module, lets the seed cover the initial weights too. ``plan`` takes ``clients``,
-    ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. With ``ledger`` every round
-    is recorded; ``resume=True`` goes on with the run of that name where it stopped, and with ``strict=True`` only where
-    the same versions run on the same kind of processor, so that the bits are sure to be the same. ``track`` writes the
-    rounds to ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without. ``facts`` are recorded beside the
-    description.
+    ``participate``, ``rounds``, ``seed``, ``eval_every`` and the other fields of ``Plan``. ``uploads`` says what
+    happens to uploads on their way, such as ``Uploads(clip=10)``. With ``ledger`` every round is recorded;
+    ``resume=True`` goes on with the run of that name where it stopped, and with ``strict=True`` only where the same
+    versions run on the same kind of processor, so that the bits are sure to be the same. ``track`` writes the rounds to
+    ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without. ``facts`` are recorded beside the description.
     """
     method, dataset = _method(algorithm), _dataset(data)
     usual = "dirichlet" if dataset.client is None else "column"
-    partition, training = _partitioner(partition or usual), _training(training)
+    partition, training, passage = _partitioner(partition or usual), _training(training), _uploads(uploads)
     made = Plan.create(**{"runtime": runtime, **plan})
     check_workers(made.workers)
     chosen = _spec(model, dataset)
     source = SOURCES[data].create() if isinstance(data, str) else None
     if chosen is not None and source is not None and loss is None:  # all is named: the command line can go on with it
-        experiment = Experiment(method, source, partition, chosen, train=training, plan=made)
+        experiment = Experiment(method, source, partition, chosen, train=training, uploads=passage, plan=made)
         prepared, description = prepare_experiment(experiment, dataset=dataset), experiment.values()
     else:
-        prepared = prepare(method, dataset, partition, *_own(model, chosen, loss, dataset), training, made)
+        prepared = prepare(
+            method, dataset, partition, *_own(model, chosen, loss, dataset), training, made, uploads=passage
+        )
         description = {
             "algorithm": {"name": type(method).name(), **method.values()},
             "data": {"name": dataset.name},
             "partition": {"name": partition.name, **partition.values()},
             "model": {"name": "own"} if chosen is None else {"name": chosen.name, **chosen.values()},
             "train": training.values(),
+            **({} if passage == Uploads() else {"uploads": passage.values()}),
             **{k: v for k, v in made.values().items() if v is not None},
             "own": True,
         }
@@ -148,13 +154,15 @@ def check_same(run: Run, prepared: Prepared, strict: bool = False) -> None:
     """Refuse to resume a run on other data, another partition or another model; and, where it is ``strict``, with other
     versions or on another kind of processor, which is only said otherwise."""
     facts = prepared.facts()
-    then = run.facts | {"training": Training().values() | run.facts.get("training", {})}  # settings that came later
+    usual: dict[str, Settings] = {"training": Training(), "uploads": Uploads()}  # for settings that came later
+    then = run.facts | {key: kind.values() | run.facts.get(key, {}) for key, kind in usual.items()}
     for key, what in (
         ("data_fingerprint", "the data"),
         ("partition_fingerprint", "the partition"),
         ("start_fingerprint", "the initial model"),
         ("label", "the method's settings"),
         ("training", "the training settings"),
+        ("uploads", "the settings of the uploads"),
         ("participate", "the clients per round"),
     ):
         if facts[key] != then.get(key):
@@ -220,6 +228,15 @@ def _training(given: Any) -> Training:
     if not isinstance(given, Training):
         what = "a class" if isinstance(given, type) else type(given).__name__
         raise InvalidInput(f"training must be an undrift.Training(lr=..., epochs=...), not {what}")
+    return given
+
+
+def _uploads(given: Any) -> Uploads:
+    if given is None:
+        return Uploads()
+    if not isinstance(given, Uploads):
+        what = "a class" if isinstance(given, type) else type(given).__name__
+        raise InvalidInput(f"uploads must be an undrift.Uploads(clip=..., guard=...), not {what}")
     return given
 
 

@@ -13,7 +13,7 @@ from undrift.core.settings import at_least
 from undrift.models.spec import Classifier, ModelSpec
 
 
-class Block(nn.Module):
+class Residual(nn.Module):
     """Two 3x3 convolutions around a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int) -> None:
@@ -44,7 +44,7 @@ class ResNet(Classifier):
         body, inputs = [], widths[0]
         for stage, width in enumerate(widths):
             for i in range(blocks):
-                body.append(Block(inputs, width, 2 if stage and i == 0 else 1, groups))
+                body.append(Residual(inputs, width, 2 if stage and i == 0 else 1, groups))
                 inputs = width
         self.body = nn.Sequential(*body)
         self.head = nn.Linear(inputs, classes)

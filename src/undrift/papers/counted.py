@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from undrift.core.cost import convolution_biases, profile
+from undrift.core.profile import convolution_biases, profile
 from undrift.core.vector import layout_of
 from undrift.experiment.description import Experiment
 from undrift.models import MODELS

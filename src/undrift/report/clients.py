@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,10 @@ from undrift.core.figure import GLOBAL, worst_tenth
 from undrift.data import Partition, heterogeneity
 from undrift.ledger.history import History
 from undrift.ledger.rows import Run
-from undrift.ledger.store import Ledger
 from undrift.report import sentences
 from undrift.report.numbers import short
 
+Scores = Mapping[str, tuple[int, Mapping[int, float]]]  # model -> (round, client -> accuracy)
 SHOWN = 100  # columns of a partition picture, and half the points of a fairness strip
 LOWEST = 5  # clients that are named as those that fare worst
 
@@ -80,11 +80,11 @@ class Fared:
         return sorted(means, key=lambda pair: (pair[1], pair[0]))[:count]
 
 
-def fared(ledger: Ledger, runs: Sequence[Run]) -> list[Fared]:
+def fared(runs: Sequence[tuple[Run, Scores]]) -> list[Fared]:
     """The runs of one method put together, the global model first."""
     found: dict[str, Fared] = {}
-    for run in runs:
-        for model, (at, accuracies) in sorted(ledger.client_metrics(run).items(), key=_global_first):
+    for run, scores in runs:
+        for model, (at, accuracies) in sorted(scores.items(), key=_global_first):
             one = found.setdefault(model, Fared(model, at, {}))
             for client, value in accuracies.items():
                 one.scores.setdefault(_called(run, client, len(runs) > 1), []).append(value)
@@ -99,11 +99,11 @@ def _called(run: Run, client: int, several: bool) -> str:
     return f"client {client}" + (f" of seed {run.experiment.get('seed', 0)}" if several else "")
 
 
-def fairness(ledger: Ledger, groups: Sequence[tuple[str, Sequence[Run]]]) -> list[dict[str, Any]]:
+def fairness(groups: Sequence[tuple[str, Sequence[tuple[Run, Scores]]]]) -> list[dict[str, Any]]:
     """How the clients fare, all seeds of a group together."""
     found = []
     for place, (label, runs) in enumerate(groups):
-        for one in fared(ledger, runs):
+        for one in fared(runs):
             values = one.values
             shown = values[np.unique(np.linspace(0, len(values) - 1, min(len(values), 2 * SHOWN)).astype(int))]
             found.append(

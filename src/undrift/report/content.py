@@ -6,6 +6,7 @@ All statistics are worked out by the same code as ``undrift compare``; the page 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,20 @@ from typing import Any
 from undrift.analysis.comparison import Comparer, Comparison, CostToTarget, Row
 from undrift.analysis.groups import grouped
 from undrift.analysis.intervals import Spread
+from undrift.analysis.verdict import verdict
 from undrift.core.errors import InvalidInput
 from undrift.core.figure import Figure
 from undrift.ledger.history import COSTS, History
 from undrift.ledger.rows import RoundRow, Run
 from undrift.ledger.store import Ledger
 from undrift.report import sentences, words
-from undrift.report.clients import fairness, holdings
+from undrift.report.clients import Scores, fairness, holdings
 from undrift.report.command import command
 from undrift.report.export import column
 from undrift.report.numbers import short
 
 COLUMNS = tuple(name for name in RoundRow.COLUMNS if name not in ("round", "drift", "notes"))
+REJECTIONS = 20  # that are listed of each run
 
 
 def content(ledger: Ledger, runs: Sequence[Run], *, target: float | None = None, title: str = "") -> dict[str, Any]:
@@ -55,6 +58,21 @@ def explained(error: Exception) -> str:
     return str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
 
 
+@dataclass(frozen=True)
+class Read:
+    """All that the page shows of one run, as it was at one moment."""
+
+    run: Run
+    history: History
+    rejections: Sequence[tuple[int, str, str]]
+    scores: Scores
+
+    @classmethod
+    def of(cls, ledger: Ledger, run: Run) -> Read:
+        with ledger.reading():
+            return cls(run, History.of(ledger, run), ledger.rejections(run)[:REJECTIONS], ledger.client_metrics(run))
+
+
 class Reader:
     """Reads runs of a ledger again and again; those that have not changed since are not read twice.
 
@@ -63,18 +81,18 @@ class Reader:
 
     def __init__(self, ledger: Ledger, *, forgiving: bool = False) -> None:
         self.ledger, self.forgiving = ledger, forgiving
-        self._known: dict[int, tuple[Run, History]] = {}
-        self._shown: dict[int, tuple[History, list[Figure], dict[str, Any]]] = {}
+        self._known: dict[int, Read] = {}
+        self._shown: dict[int, tuple[Read, list[Figure], dict[str, Any]]] = {}
         self._parts: dict[str, Any] = {}
 
-    def _read(self, runs: Sequence[Run]) -> tuple[list[tuple[Run, History]], list[str]]:
-        """The runs with their histories, and what could not be read."""
+    def _read(self, runs: Sequence[Run]) -> tuple[list[Read], list[str]]:
+        """The runs with all that belongs to them, and what could not be read."""
         found, troubles = [], []
         for run in runs:
             known = self._known.get(run.id)
             try:
-                if known is None or known[0] != run or run.status == "running":
-                    self._known[run.id] = run, History.of(self.ledger, run)
+                if known is None or known.run != run or run.status == "running":
+                    self._known[run.id] = Read.of(self.ledger, run)
                 found.append(self._known[run.id])
             except Exception as error:
                 if not self.forgiving:
@@ -83,10 +101,10 @@ class Reader:
                 troubles.append(f"{run.name} could not be read ({explained(error)}); it is tried again")
         return found, troubles
 
-    def _run(self, run: Run, history: History, figures: list[Figure]) -> dict[str, Any]:
-        known = self._shown.get(run.id)
-        if known is None or known[0] is not history or known[1] != figures:
-            known = self._shown[run.id] = history, figures, _run(self.ledger, run, history, figures)
+    def _run(self, read: Read, figures: list[Figure]) -> dict[str, Any]:
+        known = self._shown.get(read.run.id)
+        if known is None or known[0] is not read or known[1] != figures:
+            known = self._shown[read.run.id] = read, figures, _run(read, figures)
         return known[2]
 
     def _partitions(self, histories: Sequence[History]) -> dict[str, Any]:
@@ -102,13 +120,14 @@ class Reader:
         self, runs: Sequence[Run], *, target: float | None = None, title: str = "", coarse: bool = False
     ) -> dict[str, Any]:
         """The content; with ``coarse`` the target moves in steps of 5 %, which is worked out sooner."""
-        read, troubles = self._read(runs)
-        histories = [history for _, history in read]
+        with self.ledger.reading():
+            read, troubles = self._read(runs)
+        histories = [one.history for one in read]
         groups, remarks = grouped(histories)
         place = {id(history): i for i, history in enumerate(histories)}
         figures = _figures(histories)
         comparer = Comparer(histories) if groups else None
-        members = [(g.label, [read[place[id(h)]][0] for h in g.runs]) for g in groups]
+        members = [(g.label, [read[place[id(h)]] for h in g.runs]) for g in groups]
         return nothing(self.ledger.path) | {
             "title": title or _title(histories),
             "trouble": "; ".join(troubles),
@@ -122,10 +141,10 @@ class Reader:
                 }
                 for g in groups
             ],
-            "runs": [self._run(run, history, figures) for run, history in read],
+            "runs": [self._run(one, figures) for one in read],
             "figures": [_figure(figure) for figure in figures],
             "partitions": self._partitions(histories),
-            "fairness": fairness(self.ledger, members),
+            "fairness": fairness([(label, [(one.run, one.scores) for one in some]) for label, some in members]),
             "settings": _settings(histories),
             "notes": {name: words.key(name) for h in histories for row in h.rounds for name in row.notes},
             "verdict": _verdict(comparer, figures, target, coarse) if comparer else None,
@@ -166,7 +185,7 @@ def _verdict(comparer: Comparer, figures: Sequence[Figure], target: float | None
     chosen = comparer.at(target)
     best = max(comparer.best(group) for group in comparer.groups)
     targets = {chosen.target} if chosen.target is not None else set()
-    if chosen.figure.share:
+    if chosen.target is not None:
         fine = [*range(10, 900, 10), *range(900, 1001, 5)]  # per mille: whole per cents, finer near the top
         steps = range(50, 1001, 50) if coarse else fine
         targets |= {step / 1000 for step in steps if step / 1000 <= best + 0.02}
@@ -192,6 +211,7 @@ def _row(found: Comparison, row: Row, figures: Sequence[Figure]) -> dict[str, An
         "best": _spread(row.best),
         "rejected": row.rejected,
         "skipped": row.skipped,
+        "diverged": len(row.diverged),
     }
 
 
@@ -208,29 +228,36 @@ def _at(found: Comparison) -> dict[str, Any]:
         "headline": first.claim,
         "evidence": first.detail,
         "verdicts": [str(sentence) for sentence in rest],
-        "costs": [{name: _cost(row.costs[name]) for name in row.costs} for row in found.rows],
+        "costs": [_costs(found, row) for row in found.rows],
         "ranks": [ranked.index(row) for row in found.rows],
     }
 
 
-def _cost(found: CostToTarget) -> dict[str, Any]:
+def _costs(found: Comparison, row: Row) -> dict[str, Any]:
+    judged = verdict(found, row)
+    praised = not (judged.fell or judged.ended_worse or row.diverged)
+    return {name: _cost(cost, praised) for name, cost in row.costs.items()}
+
+
+def _cost(found: CostToTarget, praised: bool) -> dict[str, Any]:
+    """``standing`` colours the ratio: only what is more than chance, and never what did not last."""
     ratio = found.ratio
-    clear = ratio is not None and ratio.clear(1)
+    standing = "" if ratio is None or not ratio.clear(1) else "better" if ratio.low > 1 else "worse"
     return {
         "value": short(found.value),
         "own": short(found.per_seed_mean),
         "reached": found.reached,
         "compared": ratio is not None,
         "ratio": None if ratio is None else short(ratio.value),  # None too where it has no bound
-        "standing": "" if ratio is None or not clear else "better" if ratio.low > 1 else "worse",
+        "standing": standing if praised or standing == "worse" else "",
     }
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _run(ledger: Ledger, run: Run, history: History, figures: Sequence[Figure]) -> dict[str, Any]:
-    rounds = history.rounds
+def _run(read: Read, figures: Sequence[Figure]) -> dict[str, Any]:
+    run, history, rounds = read.run, read.history, read.history.rounds
     at = sorted({r for r, *_ in history.metrics})
     where = {r: i for i, r in enumerate(at)}
     number = {figure: i for i, figure in enumerate(figures)}
@@ -249,7 +276,7 @@ def _run(ledger: Ledger, run: Run, history: History, figures: Sequence[Figure]) 
         "costs": {name: [_number(getattr(row, name)) for row in rounds] for name in COLUMNS},
         "rejected": history.rejected,
         "skipped": history.skipped,
-        "rejections": [[at_, client, reason] for at_, client, reason in ledger.rejections(run)[:20]],
+        "rejections": [list(one) for one in read.rejections],
         "at": at,
         "values": values,
         "main": number.get(history.main_curve),

@@ -10,9 +10,9 @@ from typing import Any
 
 from undrift.core.errors import InvalidInput
 from undrift.core.figure import Figure
+from undrift.core.files import refuse_existing, written
 from undrift.ledger.history import History
 from undrift.ledger.rows import RoundRow
-from undrift.report.files import refuse_existing, written
 from undrift.report.numbers import valid
 
 FORMATS = ("csv", "parquet", "json")

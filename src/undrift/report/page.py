@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from undrift.core.errors import InvalidInput
+from undrift.core.files import refuse_existing, written
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
 from undrift.report.content import content
-from undrift.report.files import refuse_existing, written
 
 
 def write_report(

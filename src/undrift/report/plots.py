@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,11 @@ from undrift.analysis.comparison import comparison
 from undrift.analysis.curves import smoothed
 from undrift.analysis.groups import Group, grouped
 from undrift.core.errors import InvalidInput
+from undrift.core.files import written
 from undrift.data import Partition
 from undrift.ledger.history import History
 from undrift.report import words
-from undrift.report.files import written
+from undrift.report.clients import class_names, client_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +37,10 @@ COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195", "#8C6D31", "#444444", "#B40426",
     "#2A9D8F", "#6A994E", "#A44A3F", "#3D5A80", "#BC6C25", "#8338EC", "#C9184A", "#4D908E", "#577590", "#90A955",
 )  # fmt: skip
+WIDTH = 5.2  # inches: a column of a paper
+LINE = 0.17  # inches of a line of a legend
+LETTERS = 68  # of a legend's text that fit into the width, beside the stroke
+SHOWN = 100  # clients of a partition: more would be a smear, so evenly spaced ones are drawn, and it is said
 _DASHES = ("-", "--", "-.", ":")
 _AXES = {
     "rounds": "round",
@@ -105,50 +111,71 @@ def partition_picture(
     force: bool = False,
 ) -> None:
     """Who holds what, as in the papers: a bubble per client and class, or a stacked bar per client."""
-    histogram_picture(partition.histogram(np.asarray(labels).astype(np.int64), classes), path, style, force=force)
+    counts = partition.histogram(np.asarray(labels).astype(np.int64), classes)
+    clients = None if partition.names is None else [str(name) for name in partition.names]
+    histogram_picture(counts, path, style, clients=clients, force=force)
 
 
 def histogram_picture(
-    histogram: NDArray[np.int64], path: str | Path, style: str = "bubbles", *, force: bool = False, title: str = ""
+    histogram: NDArray[np.int64],
+    path: str | Path,
+    style: str = "bubbles",
+    *,
+    clients: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+    force: bool = False,
 ) -> None:
-    """The picture of a table of counts: one row per client, one column per class."""
+    """The picture of a table of counts, one row per client, one column per class, with their names where known."""
     if style not in ("bubbles", "bars"):
         raise InvalidInput(f"partition picture {style!r}: one of bubbles, bars")
-    clients, classes = histogram.shape
-    shown = histogram
-    note = ""
-    if clients > 100:  # more would be a smear: draw evenly spaced clients and say so
-        chosen = np.linspace(0, clients - 1, 100).round().astype(np.int64)
-        shown, note = histogram[chosen], f" (100 of {clients})"
+    chosen = np.unique(np.linspace(0, len(histogram) - 1, min(len(histogram), SHOWN)).round().astype(np.int64))
+    shown, kinds = histogram[chosen], classes or [str(k) for k in range(histogram.shape[1])]
     width = min(10.0, max(3.4, 1.2 + 0.16 * len(shown)))
-    height = min(8.0, max(2.4, 1.1 + 0.2 * classes)) if style == "bubbles" else 2.8
-    with drawing(path, width, height, force) as (figure, mpl):
+    height = min(8.0, max(2.4, 1.1 + 0.2 * len(kinds))) if style == "bubbles" else 2.8
+    with drawing(path, width, height + (0.6 if clients else 0), force) as (figure, mpl):
         axes = figure.subplots()
         if style == "bubbles":
-            client, label = np.nonzero(shown)
-            counts = shown[client, label]
-            room = 72 * min((width - 1) / len(shown), (height - 0.9) / classes)
-            axes.scatter(client, label, s=(1.25 * room) ** 2 * counts / max(1, shown.max()), c=COLOURS[0], linewidths=0)
-            axes.set(ylabel="class", ylim=(-0.7, classes - 0.3), xlim=(-0.7, len(shown) - 0.3))
-            axes.set_yticks(range(0, classes, max(1, classes // 20)))
-            axes.set_title(title or f"largest bubble: {int(shown.max())} samples")
-            axes.set_axisbelow(True)
+            _bubbles(axes, shown, kinds, 72 * min((width - 1) / len(shown), (height - 0.9) / len(kinds)))
         else:
-            colours = [mpl.colormaps["tab20"](i % 20) for i in range(classes)]
-            bottom = np.zeros(len(shown))
-            for k in range(classes):
-                axes.bar(np.arange(len(shown)), shown[:, k], bottom=bottom, width=0.9, color=colours[k], label=str(k))
-                bottom = bottom + shown[:, k]
-            axes.set(ylabel="samples", xlim=(-0.7, len(shown) - 0.3))
-            axes.grid(axis="x", visible=False)
-            if classes <= 20:
-                figure.legend(title="class", loc="outside right center", frameon=False, reverse=True)
-            if title:
-                axes.set_title(title)
-        axes.set_xlabel(f"client{note}")
+            _stacked(figure, axes, mpl, shown, kinds)
+        _client_axis(axes, mpl, chosen, len(histogram), clients)
+
+
+def _bubbles(axes: Axes, shown: NDArray[np.int64], classes: Sequence[str], room: float) -> None:
+    client, label = np.nonzero(shown)
+    counts = shown[client, label]
+    axes.scatter(client, label, s=(1.25 * room) ** 2 * counts / max(1, shown.max()), c=COLOURS[0], linewidths=0)
+    axes.set(ylabel="class", ylim=(-0.7, len(classes) - 0.3), xlim=(-0.7, len(shown) - 0.3))
+    ticks = range(0, len(classes), max(1, len(classes) // 20))
+    axes.set_yticks(ticks, [classes[k] for k in ticks])
+    axes.set_title(f"largest bubble: {int(shown.max())} samples")
+    axes.set_axisbelow(True)
+
+
+def _stacked(figure: Figure, axes: Axes, mpl: Any, shown: NDArray[np.int64], classes: Sequence[str]) -> None:
+    bottom = np.zeros(len(shown))
+    for k, name in enumerate(classes):
+        colour = mpl.colormaps["tab20"](k % 20)
+        axes.bar(np.arange(len(shown)), shown[:, k], bottom=bottom, width=0.9, color=colour, label=name)
+        bottom = bottom + shown[:, k]
+    axes.set(ylabel="samples", xlim=(-0.7, len(shown) - 0.3))
+    axes.grid(axis="x", visible=False)
+    if len(classes) <= 20:
+        figure.legend(title="class", loc="outside right center", frameon=False, reverse=True)
+
+
+def _client_axis(axes: Axes, mpl: Any, chosen: NDArray[np.int64], clients: int, names: Sequence[str] | None) -> None:
+    """The clients along the bottom: their names where they have some, else their numbers."""
+    few = len(chosen) < clients
+    axes.set_xlabel("client" + (f" ({len(chosen)} of {clients})" if few else ""))
+    if names:
+        ticks = range(0, len(chosen), max(1, len(chosen) // 25))
+        shown = [textwrap.shorten(names[chosen[i]], 20, placeholder="…") for i in ticks]
+        axes.set_xticks(ticks, shown, rotation=40, ha="right", rotation_mode="anchor")
+    elif few:
+        axes.set_xticks([0, len(chosen) - 1], ["0", str(clients - 1)])
+    else:
         axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
-        if note:
-            axes.set_xticks([0, 99], ["0", str(clients - 1)])
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------
@@ -176,33 +203,45 @@ def curves(
     if not 0 <= smooth < 1:
         raise InvalidInput(f"smooth = {smooth:g}: it must be a number in [0, 1)")
     groups = _groups(histories)
-    with drawing(path, 5.2, 3.4, force) as (figure, mpl):
+    columns, rows = legend_shape([group.label for group in groups])
+    with drawing(path, WIDTH, 3.2 + LINE * rows, force) as (figure, mpl):
         axes = figure.subplots()
         share = groups[0].figure.share
         for place, group in enumerate(groups):
             colour, dash = style(place)
             x, scale = horizontal(group, axis), 100 if share else 1
             y = smoothed(group.values.mean(axis=0), smooth) * scale
-            axes.plot(x, y, color=colour, linestyle=dash, label=group.label, marker="." if len(x) < 15 else None)
+            axes.plot(
+                x, y, color=colour, linestyle=dash, label=folded(group.label), marker="." if len(x) < 15 else None
+            )
             if len(group.runs) > 1:
                 spread = smoothed(group.values.std(axis=0, ddof=1), smooth) * scale
                 axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
         if target is not None:
             axes.axhline(100 * target, color="0.4", linewidth=0.8, linestyle=(0, (4, 3)))
-        what = " ".join((groups[0].figure.model, groups[0].figure.data)) + (" accuracy (%)" if share else " loss")
-        axes.set(ylabel=what, xlabel=_AXES[axis] + (f"; smoothed, factor {smooth:g}" if smooth else ""))
+        unit = " (%)" if share else ""
+        axes.set(
+            ylabel=f"{groups[0].figure.metric}{unit}, {groups[0].figure.model} model, {groups[0].figure.data}",
+            xlabel=_AXES[axis] + (f"; smoothed, factor {smooth:g}" if smooth else ""),
+        )
         if axis != "rounds":
             column = {"bytes": "bytes_up"}.get(axis, axis)
             axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: words.cost(column, v)))
             axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
-        _legend(figure, axes, len(groups))
+        figure.legend(loc="outside lower center", ncols=columns, frameon=False)
 
 
-def _legend(figure: Figure, axes: Axes, count: int) -> None:
-    if count == 1:
-        axes.legend(frameon=False)
-    else:
-        figure.legend(loc="outside lower center", ncols=min(count, 3), frameon=False)
+def folded(label: str) -> str:
+    """A label on as many lines as the width of a picture asks for."""
+    return "\n".join(textwrap.wrap(label, LETTERS)) or label
+
+
+def legend_shape(labels: Sequence[str]) -> tuple[int, int]:
+    """Columns of a legend that fit beside each other, and the lines of text that it has."""
+    longest = max(len(line) for label in labels for line in folded(label).splitlines())
+    columns = max(1, min(3, len(labels), int(LETTERS // (longest + 6))))
+    tallest = max(folded(label).count("\n") + 1 for label in labels)
+    return columns, math.ceil(len(labels) / columns) * tallest
 
 
 def bars(histories: Sequence[History], path: str | Path, *, target: float | None = None, force: bool = False) -> None:
@@ -232,7 +271,7 @@ def bars(histories: Sequence[History], path: str | Path, *, target: float | None
             own = [v for v in cost.per_seed if v is not None]
             if len(own) > 1:
                 axes.plot(own, [y] * len(own), "|", color="0.15", markersize=5)
-        axes.set_yticks(range(len(rows)), [row.label for row in rows])
+        axes.set_yticks(range(len(rows)), [textwrap.fill(row.label, 28) for row in rows])
         axes.grid(axis="y", visible=False)
         axes.margins(x=0.18)
         axes.set(
@@ -250,7 +289,10 @@ def box(histories: Sequence[History], path: str | Path, *, last: int = 10, force
         axes = figure.subplots()
         values = [(100 if share else 1) * group.values[:, -last:].reshape(-1) for group in groups]
         boxes = axes.boxplot(
-            [v[~np.isnan(v)] for v in values], tick_labels=[g.label for g in groups], patch_artist=True, widths=0.6
+            [v[~np.isnan(v)] for v in values],
+            tick_labels=[textwrap.fill(g.label, 24) for g in groups],
+            patch_artist=True,
+            widths=0.6,
         )
         for place, patch in enumerate(boxes["boxes"]):
             patch.set(facecolor=style(place)[0], alpha=0.55)
@@ -259,7 +301,7 @@ def box(histories: Sequence[History], path: str | Path, *, last: int = 10, force
         for label in axes.get_xticklabels():
             label.set(rotation=35, ha="right", rotation_mode="anchor")
         axes.grid(axis="x", visible=False)
-        axes.set_ylabel(f"{'accuracy (%)' if share else 'loss'}, last {last} evaluations")
+        axes.set_ylabel(f"{groups[0].figure.metric}{' (%)' if share else ''}, last {last} evaluations")
 
 
 def partition(histories: Sequence[History], path: str | Path, *, style: str = "bubbles", force: bool = False) -> None:
@@ -270,7 +312,10 @@ def partition(histories: Sequence[History], path: str | Path, *, style: str = "b
         raise InvalidInput(
             f"run {first.name!r} has no class counts: its data have no classes, or there are more than 500 clients"
         )
-    histogram_picture(np.array(counts, np.int64), path, style, force=force)
+    histogram = np.array(counts, np.int64)
+    clients = client_names(first.facts, range(len(histogram))) if first.facts.get("client_names") else None
+    classes = class_names(first.facts, histogram.shape[1])
+    histogram_picture(histogram, path, style, clients=clients, classes=classes, force=force)
 
 
 def _groups(histories: Sequence[History]) -> list[Group]:

@@ -93,6 +93,18 @@ def _alone(verdict: Verdict) -> Sentence:
     return Sentence(f"{_reached(verdict)} and {ended}")
 
 
+def _diverged(verdict: Verdict) -> Sentence:
+    row, base, ill = verdict.row, verdict.base, verdict.row.diverged
+    seeds = len(row.group.runs)
+    often = "" if seeds == 1 else f" in all {seeds} seeds" if len(ill) == seeds else f" in {len(ill)} of {seeds} seeds"
+    first = min(ill, key=lambda h: h.since or 0)
+    since = f"{first.reason} from round {first.since} on" if first.since else first.reason
+    ended = f"it ended at {_ended(row)}"
+    if row is not base and row.group.figure == base.group.figure:
+        ended += f", {base.label} at {words.figure(base.group.figure, base.final.mean)}"
+    return Sentence(f"{row.label} diverged{often}", "", (since, ended))
+
+
 def _other_figure(verdict: Verdict) -> Sentence:
     row = verdict.row
     ended = f"{row.label} ended at {words.figure(row.group.figure, row.final.mean)} {row.group.figure.words}"
@@ -176,6 +188,7 @@ def scenes(groups: list[Group]) -> list[str]:
 
 _SAID = {
     "alone": _alone,
+    "diverged": _diverged,
     "other figure": _other_figure,
     "gain": _gain,
     "neither": _neither,

@@ -50,6 +50,7 @@ def cells(comparison: Comparison, row: Row) -> list[str]:
     label = row.label + (" (baseline)" if comparison.is_baseline(row) and len(comparison.rows) > 1 else "")
     model = row.group.figure.model
     label += "" if model == GLOBAL else f" ({model})"  # another figure than that of the others
+    label += " (diverged)" if row.diverged else ""
     seeds, final, best, rejected = plain_cells(row)
     return [label, seeds, final, best, *cost_cells(comparison, row), rejected]
 
@@ -104,20 +105,21 @@ def _own(row: Row) -> str:
 _ASIDE = ("seeds", "rejected")  # columns that most often hold the same in every row
 _SHORT = {OWN_MEAN: "own mean", "upload": "up", "download": "down"}
 NAME = 14  # characters of a method's name that stay together
-NARROW, FEW = 170, 5  # below this width, up to so many methods stand side by side instead of below each other
+FEW = 5  # so many methods stand side by side where they do not fit below each other, in the order they were asked for
 
 
-def render(comparison: Comparison, width: int = NARROW) -> Table:
-    """The table for a terminal: a row per method, or a column per method where the terminal is narrow."""
+def render(comparison: Comparison, width: int = 170) -> Table:
+    """The table for a terminal: a row per method, or a column per method where those would not fit."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=_title(comparison), caption=_caption(comparison), caption_justify="left", title_justify="left")
     lines = [headers(comparison), *(cells(comparison, row) for row in ordered(comparison))]
-    if width < NARROW and len(comparison.rows) <= FEW:
+    narrow = width < _natural(lines)
+    if narrow and len(comparison.rows) <= FEW:
         lines = [list(line) for line in zip(*lines, strict=True)]
-    slim = width < NARROW and len(comparison.rows) > FEW
+    slim = narrow and len(comparison.rows) > FEW
     if slim:
         lines, shared = _slim(lines, width)
         table.title = "; ".join([_title(comparison), *shared])
@@ -129,6 +131,11 @@ def render(comparison: Comparison, width: int = NARROW) -> Table:
     for line in lines[1:]:
         table.add_row(*(Text(cell) for cell in line))
     return table
+
+
+def _natural(lines: list[list[str]]) -> int:
+    """The width at which no cell is folded, borders included."""
+    return sum(max(map(len, column)) + 3 for column in zip(*lines, strict=True)) + 1
 
 
 def _slim(lines: list[list[str]], width: int) -> tuple[list[list[str]], list[str]]:

@@ -129,9 +129,9 @@ class Server(ThreadingHTTPServer):
         self.began: dict[Any, float] = {}  # open connections
         self.local = is_local(host)
         if not self.local and not token:
-            raise InvalidInput(f"--host {host} is not this machine alone: give a --token that readers must have")
+            raise InvalidInput(f"{host} is not this machine alone: give a token that readers must have")
         if token is not None and len(token) < SHORTEST_TOKEN:
-            raise InvalidInput(f"--token: it must have at least {SHORTEST_TOKEN} characters, so that it is not guessed")
+            raise InvalidInput(f"the token must have at least {SHORTEST_TOKEN} characters, so that it is not guessed")
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), Handler)

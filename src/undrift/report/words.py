@@ -68,7 +68,7 @@ def times(value: float) -> str:
 
 
 def rounds(value: float) -> str:
-    return f"{value:.1f}" if value != int(value) else f"{int(value)}"
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def count(value: float, what: str) -> str:

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import os
 import warnings
+from typing import Any
 
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.federation import Federation
 from undrift.core.runtime import Runtime
+from undrift.runtimes.cores import cores
 
-RUNTIMES = ("auto", "serial", "threads", "processes", "batched")
+RUNTIMES = ("auto", "serial", "threads", "processes", "batched", "ray")
+
+ALONE = {"serial": "works in this process alone", "batched": "uses every core by itself"}  # they take no workers
 
 MOST, MOST_PER_CORE = 64, 8  # workers that a machine is asked to start
 
 
-def create(name: str, federation: Federation, workers: int | None = None) -> Runtime:
+def create(
+    name: str,
+    federation: Federation,
+    workers: int | None = None,
+    method: Any = None,
+    *,
+    ray_address: str | None = None,
+    ray_gpus: float | None = None,
+) -> Runtime:
     """A runtime by name; ``workers`` is the number of threads or worker processes, where there are any.
 
     For ``auto`` it is the runtime that was chosen: its ``name`` is what a run records, its ``why`` what a user is told.
+    ``method`` is what it will run, where that is known: not every method can be sent to processes.
     """
     # Imported when needed: starting a command must not wait for runtimes that it does not use.
     if name not in RUNTIMES:
@@ -27,8 +40,10 @@ def create(name: str, federation: Federation, workers: int | None = None) -> Run
     if name == "auto":
         from undrift.runtimes.auto import choose
 
-        choice = choose(federation, workers)
+        choice = choose(federation, workers, method)
         name, why = choice.name, choice.why
+    if workers is not None and name in ALONE:
+        warnings.warn(f"workers = {workers} has no effect: the {name} runtime {ALONE[name]}", stacklevel=2)
     runtime: Runtime
     if name == "threads":
         from undrift.runtimes.threads import Threads
@@ -42,6 +57,12 @@ def create(name: str, federation: Federation, workers: int | None = None) -> Run
         from undrift.runtimes.batched import Batched
 
         runtime = Batched(federation)
+    elif name == "ray":
+        if ray_address:
+            os.environ["RAY_ADDRESS"] = ray_address  # Ray's own way to name a cluster, read when it is imported
+        from undrift.runtimes.ray import Ray
+
+        runtime = Ray(federation, workers, ray_gpus)
     else:
         from undrift.runtimes.serial import Serial
 
@@ -55,7 +76,7 @@ def check_workers(workers: int | None) -> None:
         raise InvalidInput(
             f"workers = {workers}: at least 1 worker is needed; the serial runtime works in this process"
         )
-    limit = max(MOST, MOST_PER_CORE * len(os.sched_getaffinity(0)))
+    limit = max(MOST, MOST_PER_CORE * cores())
     if workers is not None and workers > limit:
         raise InvalidInput(f"workers = {workers}: it must be at most {limit} on this machine; one per core is best")
 
@@ -63,10 +84,9 @@ def check_workers(workers: int | None) -> None:
 def crowd(workers: int | None) -> int:
     """How many work side by side: as many as asked for, or one per core."""
     check_workers(workers)
-    cores = len(os.sched_getaffinity(0))
-    if workers is not None and workers > cores:
-        warnings.warn(f"{workers} workers share {cores} cores: more workers than cores only cost", stacklevel=3)
-    return workers or cores
+    if workers is not None and workers > cores():
+        warnings.warn(f"{workers} workers share {cores()} cores: more workers than cores only cost", stacklevel=3)
+    return workers or cores()
 
 
 __all__ = ["RUNTIMES", "check_workers", "create"]

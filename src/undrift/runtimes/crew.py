@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from queue import SimpleQueue
 from typing import TypeVar
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+In = TypeVar("In")
+Out = TypeVar("Out")
 
 
 class _Dropped(BaseException):
@@ -30,12 +30,12 @@ class Crew:
         self._busy: set[int] = set()  # threads that may be told to drop what they do
         self._lock = threading.Lock()
 
-    def each(self, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def each(self, work: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
         """The results as they come. The first error ends it; whatever ends it early ends the helpers' work as well."""
         waiting = deque(items)
-        found: SimpleQueue[Result | Exception] = SimpleQueue()
+        found: SimpleQueue[Out | Exception] = SimpleQueue()
 
-        def attempt(item: Item) -> Result | Exception:
+        def attempt(item: In) -> Out | Exception:
             try:
                 return work(item)
             except Exception as error:

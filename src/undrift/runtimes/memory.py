@@ -19,6 +19,7 @@ from torch import Tensor
 
 Signature = tuple[tuple[str, str, tuple[int, ...]], ...]  # name, type and shape of each tensor
 
+MODEST = 4 << 30  # bytes that are taken to be free where nobody can say
 ALIGNMENT = 64  # as torch aligns its own memory: kernels see the same alignment in every process
 
 
@@ -82,13 +83,15 @@ def _anonymous(size: int, limit: int | None) -> int:
     """A file without a name, in memory if it fits there."""
     reason = f"{size:,} bytes are more than the limit of {limit:,}" if limit is not None and size > limit else ""
     if not reason:
+        if not hasattr(os, "memfd_create"):  # of Linux alone
+            return _file(size)
         try:
             fd = os.memfd_create("undrift", os.MFD_CLOEXEC)
-        except (AttributeError, OSError) as error:  # not Linux, or not allowed
+        except OSError as error:  # not allowed
             reason = str(error)
         else:
             try:
-                os.posix_fallocate(fd, 0, size)  # fails now, and not with a bus error at the first write
+                _reserve(fd, size)
                 return fd
             except OSError as error:
                 os.close(fd)
@@ -98,17 +101,39 @@ def _anonymous(size: int, limit: int | None) -> int:
         f"shared memory is too small ({reason}): {size:,} bytes are kept in a file in {folder}; rounds may be slower",
         stacklevel=2,
     )
-    fd, path = tempfile.mkstemp(prefix="undrift", dir=folder)
+    return _file(size)
+
+
+def _file(size: int) -> int:
+    fd, path = tempfile.mkstemp(prefix="undrift")
     os.unlink(path)
-    os.posix_fallocate(fd, 0, size)
+    _reserve(fd, size)
     return fd
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Make room for so many bytes: now, where the system can, and not with a bus error at the first write."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+    else:
+        os.truncate(fd, size)
+
+
+def free_memory() -> int:
+    """Bytes that are free, roughly; where a system does not say, as on a small machine."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return MODEST
 
 
 @functools.cache
 def keep_freed_memory() -> None:
     """Have glibc keep what is freed: activations and blocks of vectors are so large that it would give them back at
     every step, and the system would clear the pages again. Elsewhere nothing happens."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for option, value in ((-3, 32 << 20), (-1, 256 << 20)):  # thresholds of mmap and trim
-            mallopt(option, value)
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (TypeError, OSError, AttributeError):  # another C library, or none that can be named
+        return
+    for option, value in ((-3, 32 << 20), (-1, 256 << 20)):  # thresholds of mmap and trim
+        mallopt(option, value)

@@ -29,7 +29,7 @@ from undrift.core.runtime import Mapped, Runtime, Task
 from undrift.core.wire import put_together
 from undrift.runtimes import crowd, worker
 from undrift.runtimes.memory import Segment, Signature, room, signature_of
-from undrift.runtimes.worker import Result
+from undrift.runtimes.worker import Delivery
 
 ATTEMPTS = 3  # deaths of a worker at the same client that are put down to chance
 PINNED = 1 << 20  # tensors of at least this size that are passed to ``map`` stay in shared memory
@@ -69,6 +69,8 @@ class Processes(Runtime):
     def __init__(self, federation: Federation, workers: int | None = None, shared_limit: int | None = None) -> None:
         """``shared_limit``: bytes that one piece of shared memory may have; a larger one lies in a file."""
         self.workers = crowd(workers)
+        if not possible():
+            raise InvalidInput("this system cannot start worker processes as they are needed: use the threads runtime")
         if federation.x.device.type != "cpu":
             raise InvalidInput(f"processes share memory of the CPU, and the data are on {federation.x.device}")
         super().__init__(federation)
@@ -104,6 +106,7 @@ class Processes(Runtime):
             "kind": task.kind,
             "given": isinstance(task.down, Candidate),
             "round": cohort.round,
+            "stages": task.stages,
             "down": places[0],
             "buffers": places[1] if task.buffers is not None else None,
             "signatures": signatures,
@@ -233,7 +236,7 @@ class Processes(Runtime):
             handle.process.join()
         self._handles.clear()
 
-    def _run(self, job: Job, items: Sequence[Item]) -> Iterator[Result]:
+    def _run(self, job: Job, items: Sequence[Item]) -> Iterator[Delivery]:
         """Have items done by the workers; results as they arrive."""
         waiting, left, deaths = deque(items), {place for place, _ in items}, Counter[int]()
         try:
@@ -274,7 +277,7 @@ class Processes(Runtime):
         except ConnectionError:
             pass  # it died: seen when its end of the connection closes
 
-    def _receive(self, handle: Handle, job: Job) -> list[Result]:
+    def _receive(self, handle: Handle, job: Job) -> list[Delivery]:
         kind, *rest = handle.conn.recv()
         if kind == "ready":
             handle.ready = True
@@ -335,6 +338,11 @@ def _deaf_to_interrupt() -> Iterator[None]:
 
 
 # --- what has to be pickled, once -------------------------------------------------------------------------------------
+
+
+def possible() -> bool:
+    """Can this system fork from a clean process, and hand it shared memory?"""
+    return "forkserver" in multiprocessing.get_all_start_methods()
 
 
 def payload(federation: Federation) -> bytes:

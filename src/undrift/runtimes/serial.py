@@ -31,7 +31,7 @@ def reply(runtime: Runtime, trainer: Trainer, task: Task, place: int) -> Reply:
     kept = runtime.kept(task.method, client)
     local = local_for(task.method, trainer, client, cohort.round, kept, task.buffers)
     try:
-        return work(task.kind, task.method, task.down.row(place), kept, local)
+        return work(task.kind, task.method, task.down.row(place), kept, local, task.stages)
     except Exception as error:
         error.add_note(
             f"client {cohort.population.name(client)}, round {cohort.round}, "

@@ -27,7 +27,7 @@ from undrift.core.vector import Buffers
 from undrift.core.wire import take_apart
 from undrift.runtimes.memory import Segment, keep_freed_memory, room, signature_of
 
-Result = tuple[int, dict[str, Tensor], dict[str, Any]]  # number of the item, tensors, header
+Delivery = tuple[int, dict[str, Tensor], dict[str, Any]]  # number of the item, tensors, header
 
 
 def main(conn: Any, number: int) -> None:
@@ -98,13 +98,13 @@ class Worker:
     def on_clients(self, items: list[tuple[int, int, int, int]]) -> None:
         """Work for some clients: each as place in the cohort, client, and where what it keeps lies."""
         header = self.exchange
-        done: list[Result] = []
+        done: list[Delivery] = []
         for place, client, offset, signature in items:
             self.board[self.number] = place
             kept = Kept.of(self.kind, self.segments["inbox"].read(offset, header["signatures"][signature]))
             local = local_for(self.method, self.trainer, client, header["round"], kept, self.buffers)
             try:
-                reply = work(header["kind"], self.method, self.down.row(place), kept, local)
+                reply = work(header["kind"], self.method, self.down.row(place), kept, local, header["stages"])
             except Exception as error:
                 where = f"step {local.drawn} of {local.steps}, {local.n} samples"
                 self.conn.send(("error", place, _portable(error), f"{where}\n{traceback.format_exc()}"))
@@ -118,7 +118,7 @@ class Worker:
         tensors: dict[str, Tensor] = {}
         for name, offset, signature in shared:
             tensors |= self.segments[name].read(offset, signature)
-        done: list[Result] = []
+        done: list[Delivery] = []
         for place, item in items:
             self.board[self.number] = place
             try:
@@ -129,7 +129,7 @@ class Worker:
                 return
         self.send(done)
 
-    def send(self, done: list[Result]) -> None:
+    def send(self, done: list[Delivery]) -> None:
         """Put tensors into the outbox whose turn it is, and say where they are."""
         signatures = [signature_of(tensors) for _, tensors, _ in done]
         needed = sum(map(room, signatures))

@@ -103,6 +103,10 @@ def _nan(reply: Reply) -> Reply:
     return replace(reply, up=reply.up.map(lambda f, v: torch.full_like(v, torch.nan) if v.is_floating_point() else v))
 
 
+def _scale(reply: Reply) -> Reply:
+    return replace(reply, up=reply.up.map(lambda f, v: v * 1e20 if v.is_floating_point() else v))
+
+
 def _shape(reply: Reply) -> Reply:
     return replace(reply, up=reply.up.map(lambda f, v: torch.zeros(7, 7)))
 
@@ -120,10 +124,12 @@ def _kind(reply: Reply) -> Reply:
 
 
 class Hostile(Wrapper):
-    """Some clients send nonsense: not finite, of a wrong shape, with an absurd weight, of another round, of no kind."""
+    """Some clients send nonsense: not finite, of a wrong shape, with an absurd weight, of another round, of no kind,
+    or finite and far too long."""
 
     LIES: Mapping[str, Callable[[Reply], Reply]] = {
         "nan": _nan, "shape": _shape, "weight": _weight, "round": _round, "kind": _kind,
+        "scale": _scale,
     }  # fmt: skip
 
     def __init__(self, runtime: Runtime, share: float = 0.1, lie: str | None = None) -> None:

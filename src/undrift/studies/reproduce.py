@@ -67,7 +67,8 @@ def quickly(table: Table) -> Table:
     cut = table.quick
     fit = [column for column in table.columns if column.scene in cut.scenes] or list(table.columns)
     columns = tuple(_shortened(column, cut) for column in fit[: cut.columns])
-    return replace(table, columns=columns, incomparable=f"this is the quick cut ({cut.says})")
+    why = f"this is the quick cut ({cut.says})"
+    return replace(table, columns=columns, incomparable=dict.fromkeys(table.methods, why))
 
 
 def _shortened(column: Column, cut: Cut) -> Column:
@@ -181,7 +182,7 @@ def _verdict(table: Table, found: Cell) -> Verdict:
         return "table contradicts itself"
     if not count:
         return "not run"
-    if table.incomparable:
+    if found.method in table.incomparable:
         return "not comparable"
     if math.isinf(printed) or math.isinf(measured):
         return "agrees" if math.isinf(printed) == math.isinf(measured) else "differs"

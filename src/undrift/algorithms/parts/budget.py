@@ -20,14 +20,14 @@ from torch import Tensor, arange, expm1, float64, log1p, stack, tensor, where, z
 from undrift.core.cohort import Cohort
 from undrift.core.errors import InvalidInput
 from undrift.core.local import Local
-from undrift.core.records import Each, Scalar, State, Upload, Vector
+from undrift.core.records import Each, Move, Scalar, State, Upload, Vector
 from undrift.core.settings import Settings, at_least, positive
 from undrift.core.vector import double
 
 TRAINING, LAST, EVALUATION, STOP = range(4)  # what the next round is: the last two make sure that the best is returned
 
 
-class Plan(State):
+class Outlook(State):
     """What the next round is to be, and what has been used so far."""
 
     tau: int
@@ -65,7 +65,7 @@ def objective(local: Local, x: Tensor, f: Tensor) -> Tensor:
 class Report(Upload):
     """What a client says about its loss around the received model."""
 
-    g: Each[Vector]  # gradient at the received model
+    g: Each[Move[Vector]]  # gradient at the received model
     rho: Each[Scalar]
     beta: Each[Scalar]
     known: Each[Scalar]  # 1 where there is another model, the last one, to estimate ρ_i and β_i from
@@ -139,17 +139,17 @@ class Budgeted(Settings):
                     "positive numbers, one for each resource of the budget"
                 )
 
-    def finished(self, server: Plan) -> bool:
+    def finished(self, server: Outlook) -> bool:
         return server.phase == STOP
 
-    def first_plan(self) -> Plan:
-        return Plan(self.tau or 1, TRAINING, zeros(len(self.budget), dtype=float64))
+    def first_plan(self) -> Outlook:
+        return Outlook(self.tau or 1, TRAINING, zeros(len(self.budget), dtype=float64))
 
     def skipped(self, server: Any, cohort: Cohort) -> Any:
         """A round without a single finite upload is charged like any other, and the next one takes a single step."""
         return replace(server, **vars(self.next_plan(server, cohort, None, known=False, sound=False)))
 
-    def next_plan(self, done: Plan, cohort: Cohort, found: Estimates | None, known: bool, sound: bool) -> Plan:
+    def next_plan(self, done: Outlook, cohort: Cohort, found: Estimates | None, known: bool, sound: bool) -> Outlook:
         """The plan after a round. ``known``: has anybody estimated ρ and β? ``sound``: is the new model finite?"""
         cohort.note("tau", done.tau)
         for name in ("delta", "rho", "beta") if found else ():
@@ -167,7 +167,7 @@ class Budgeted(Settings):
         phase = min(done.phase + 1, STOP) if done.phase else TRAINING
         if phase == TRAINING and bool((used + c * (tau + 1) + 2 * b >= R).any()):
             tau, phase = max(1, min(tau, int(((R - used - 2 * b - c) / c).min().floor()))), LAST
-        return Plan(tau if phase != EVALUATION else 1, phase, used)
+        return Outlook(tau if phase != EVALUATION else 1, phase, used)
 
     def spent(self, cohort: Cohort, tau: int) -> tuple[Tensor, Tensor]:
         """What a local step (c_m) and an aggregation (b_m) of this round used of each resource."""

@@ -24,7 +24,7 @@ class Classes(Upload):
         return where(here.unsqueeze(1), self.sums / where(here, self.n, 1).unsqueeze(1), table)
 
 
-def unknown(like: Tensor, layout: Layout) -> Tensor:
+def no_centroids(like: Tensor, layout: Layout) -> Tensor:
     """The table before the first round."""
     return like.new_full((layout.classes, layout.features), float("nan"))
 
@@ -41,7 +41,7 @@ def distance(z: Tensor, table: Tensor, b: Batch, reduction: str = "mse") -> Tens
     return b.mean(gaps.mean(1) if reduction == "mse" else gaps.sum(1))
 
 
-def nearest(table: Tensor, x: Tensor, layout: Layout) -> Tensor:
+def choosing_nearest(table: Tensor, x: Tensor, layout: Layout) -> Tensor:
     """The model x with a last layer that chooses the nearest centroid: ‖z - c‖² is least where 2cz - ‖c‖² is largest.
 
     A class without a centroid is never chosen; as long as there is none at all, the model is x.

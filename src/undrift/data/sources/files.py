@@ -11,7 +11,6 @@ import hashlib
 import http.client
 import json
 import os
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from undrift.core.errors import InvalidInput
+from undrift.core.files import whole
 from undrift.data.bounds import amount, regular
 from undrift.data.sources.archives import unpack
 
@@ -72,11 +72,8 @@ def digest_of(path: Path, algorithm: str) -> str:
 
 def atomic_write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)
+    with whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 class Checksums:

@@ -62,7 +62,7 @@ export function times(v) {
 }
 
 export function rounds(v) {
-  return Number.isInteger(v) ? String(v) : fixed(v, 1);
+  return fixed(v, 1).replace(/\.0$/, "");
 }
 
 export function count(v, what) {

@@ -72,7 +72,7 @@ function methodCells(i, at) {
   const { label, state } = view.data.groups[i];
   const figure = view.data.figures[row.figure];
   const dot = el("span", { class: "swatch-dot", style: { "--c": colour(i) } });
-  const asides = [row.baseline ? "baseline" : "", row.other ? figure.words : "", state].filter(Boolean);
+  const asides = [row.baseline ? "baseline" : "", row.other ? figure.words : "", illness(row), state].filter(Boolean);
   const rejected = row.rejected + (row.skipped ? `, ${count(row.skipped, "round")} skipped` : "");
   return [
     cell([dot, label, ...asides.map((text) => el("small", {}, text))], label),
@@ -82,6 +82,10 @@ function methodCells(i, at) {
     cell(row.seeds),
     cell(rejected, row.rejected),
   ];
+}
+
+function illness({ diverged, seeds }) {
+  return diverged ? `diverged${seeds > 1 ? ` in ${diverged} of ${count(seeds, "seed")}` : ""}` : "";
 }
 
 function costCells(row, costs) {

@@ -1,4 +1,4 @@
-"""Costs are measured, not claimed: bytes of the encoded messages, counted passes, and one profile of the model.
+"""What a sample costs on its way through a model: measured once, not claimed.
 
 Multiply-accumulates (MACs) are stated as such: ``torch.utils.flop_counter`` counts two operations for each.
 """
@@ -14,26 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-
-@dataclass
-class Spent:
-    """What clients spent: passes in samples, time in seconds, traffic in bytes."""
-
-    gradients: int = 0  # samples that went forward and backward
-    forwards: int = 0  # samples that went forward only
-    head_gradients: int = 0  # samples that went forward, and backward through the head alone
-    seconds: float = 0.0
-    bytes_up: int = 0
-    bytes_down: int = 0
-
-    def __iadd__(self, other: Spent) -> Spent:
-        self.gradients += other.gradients  # spelt out: a round may add thousands
-        self.forwards += other.forwards
-        self.head_gradients += other.head_gradients
-        self.seconds += other.seconds
-        self.bytes_up += other.bytes_up
-        self.bytes_down += other.bytes_down
-        return self
+from undrift.core.spent import Spent
 
 
 @dataclass(frozen=True)

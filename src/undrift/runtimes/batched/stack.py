@@ -21,15 +21,15 @@ LAYERS: tuple[type[nn.Module], ...] = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn
 FUNCTIONS: tuple[Any, ...] = (torch.relu, F.relu, torch.tanh, torch.sigmoid, F.gelu, F.elu, F.leaky_relu, operator.pos)
 METHODS = ("relu", "tanh", "sigmoid")
 
-Step = Callable[..., Tensor]  # a linear layer takes its parameters too
-Loss = Callable[[Tensor, Tensor], Tensor]  # of the outputs and targets of all rows: the sum of the rows' losses
+Link = Callable[..., Tensor]  # of the chain; a linear layer takes its parameters too
+Losses = Callable[[Tensor, Tensor], Tensor]  # of the outputs and targets of all rows: the sum of the rows' losses
 Slope = Callable[[Tensor, Tensor], Tensor]  # its gradient by the outputs
 
 
 class Stack:
     """The chain of a module, or ``None`` from ``of`` where it is not one."""
 
-    def __init__(self, steps: list[Step], layout: Layout) -> None:
+    def __init__(self, steps: list[Link], layout: Layout) -> None:
         self._steps, self._layout = steps, layout
         self._linear = [step for step in steps if isinstance(step, _Linear)]
         self._names = [name for step in self._linear for name in (step.weight, step.bias) if name]
@@ -42,7 +42,7 @@ class Stack:
             return None
         parts = dict(module.named_modules())
         trainable = set(layout.names)
-        steps: list[Step] = []
+        steps: list[Link] = []
         value: fx.Node | None = None  # the one thing that is handed on
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -145,7 +145,7 @@ class Descent:
         return self._stack.join(dict(zip(self._stack._names, self._params, strict=True)))
 
 
-def slope_of(loss: Loss) -> Slope:
+def slope_of(loss: Losses) -> Slope:
     """The gradient of any loss by the outputs."""
 
     def slope(outputs: Tensor, y: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ def _used(steps: list[Any]) -> set[str]:
     return set(names) if len(set(names)) == len(names) else set()  # a layer used twice is not a chain
 
 
-def _step(node: fx.Node, parts: dict[str, nn.Module]) -> Step | None:
+def _step(node: fx.Node, parts: dict[str, nn.Module]) -> Link | None:
     if node.op == "call_module":
         part = parts[str(node.target)]
         if type(part) is nn.Linear:
