@@ -8,7 +8,7 @@ import sys
 import click
 import typer
 
-from undrift.cli import keeping, lists, reproduce, runs, seeing, showing, studies, taking
+from undrift.cli import authors, keeping, lists, reproduce, runs, seeing, showing, studies, taking
 from undrift.cli.common import complain, errors, show_warnings
 from undrift.core.errors import InvalidInput
 
@@ -30,6 +30,7 @@ lists.register(app)
 seeing.register(app)
 keeping.register(app)
 taking.register(app)
+authors.register(app)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Does a method keep the promises that all methods here keep? The questions of the conformance table, put to any method.
+"""Does a method keep the promises that all methods here keep? The questions of the conformance table, put to any.
 
-Each question is a function that returns nothing where the answer is yes, a remark where it is yes with a reservation, and
-raises ``Broken`` with a sentence where it is no. Answers are values; who shows them is not known here.
+Each question is a function that returns nothing where the answer is yes, a remark where it is yes with a reservation,
+and raises ``Broken`` with a sentence where it is no. Answers are values; who shows them is not known here.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class _Spoilt(Serial):
     def replies(self, task: Task) -> Iterator[Reply]:
         for place, reply in enumerate(super().replies(task)):
             if place == 0:
-                for _, value in reply.up.items():
+                for value in dict(reply.up.items()).values():
                     if value.is_floating_point():
                         value.fill_(torch.nan)
             yield reply
@@ -286,8 +286,8 @@ def _costs(case: Case) -> str:
     loop = case.loop()
     first = loop.play(loop.start())
     d = loop.federation.layout.size
-    size = first.cohort.size
-    return f"{first.spent.bytes_up / size / 4 / d:.2f} d up and {first.spent.bytes_down / size / 4 / d:.2f} d down a client"
+    up, down = (bytes / first.cohort.size / 4 / d for bytes in (first.spent.bytes_up, first.spent.bytes_down))
+    return f"{up:.2f} d up and {down:.2f} d down a client"
 
 
 QUESTIONS: dict[str, Callable[[Case], str | None]] = {
