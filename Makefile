@@ -50,6 +50,12 @@ test-browser: setup  ## the report in /usr/bin/chromium
 test-deploy: setup  ## the deployment over the real engine, whose environment UNDRIFT_ENGINE names
 	$(PYTEST) -m deploy
 
+.PHONY: demo-deploy
+demo-deploy: setup  ## a coordinator and four sites on this machine, over mutual TLS; some are killed on the way
+	$(VENV)/bin/python -m undrift deploy engine
+	rm -rf runs/deploy
+	$(VENV)/bin/python -m undrift deploy demo --folder runs/deploy
+
 test-real: setup  ## tests on the data sets in the folder UNDRIFT_DATA
 	@test -n "$$UNDRIFT_DATA" || { echo "set UNDRIFT_DATA to the folder with the data sets"; exit 2; }
 	$(PYTEST) -m realdata

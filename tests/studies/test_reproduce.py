@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from undrift.algorithms import algorithms
 from undrift.cli import run as undrift
 from undrift.core.errors import InvalidInput
 from undrift.experiment.description import Experiment
@@ -272,7 +274,8 @@ def test_time_is_expected_in_proportion(small: Table) -> None:
 
 # --- the recorded pages -----------------------------------------------------------------------------------------------
 
-PAGES = sorted((Path(__file__).parents[2] / "docs" / "papers").glob("*.md"))
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted((DOCS / "papers").glob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -285,7 +288,7 @@ def test_pages_show_what_is_recorded(page: Path) -> None:
 
 def rows(page: str, heading: str) -> dict[str, list[str]]:
     """The first table after a heading of a page: row name -> cells."""
-    text = next(p for p in PAGES if p.stem == page).read_text(encoding="utf-8")
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     lines = text[text.index(heading) :].split("\n\n|", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
     return {name: cells for name, *cells in ([c.strip() for c in line.strip("|").split("|")] for line in lines)}
 
@@ -293,7 +296,7 @@ def rows(page: str, heading: str) -> dict[str, list[str]]:
 def test_fedtrips_page_counts_rounds_in_every_way_that_it_says() -> None:
     asked = table("fedtrip/table4")
     found = from_records(asked)
-    shown = rows("fedtrip", "## Which rounds are counted")
+    shown = rows("papers/fedtrip", "## Which rounds are counted")
     for name, factor in (("mean curve, exponential average 0.5", 0.5), ("mean curve, exponential average 0.8", 0.8)):
         for place, column in enumerate(found.columns):
             smooth = {}
@@ -313,10 +316,24 @@ def test_fedtrips_page_counts_rounds_in_every_way_that_it_says() -> None:
 
 def test_fedtrips_page_shows_the_last_ten_rounds() -> None:
     found = from_records(replace(table("fedtrip/table4"), measure="last ten"))
-    shown = rows("fedtrip", "Mean accuracy of the last ten rounds")
+    shown = rows("papers/fedtrip", "Mean accuracy of the last ten rounds")
     for column in found.columns:
         means = [f"{found.cell(method, column).measured:.2f}" for method in found.table.methods]
         assert shown[column.label.rsplit(" ", 2)[0]] == means
+
+
+def test_advice_is_what_the_pages_measured() -> None:
+    """Every number of the advice stands on a method's page, or follows from the recorded runs."""
+    for title, (accuracy, rounds, _) in rows("choose", "## Strong label skew").items():
+        name = next(name for name, cls in algorithms().items() if cls.title == title)
+        page = (DOCS / "algorithms" / f"{name}.md").read_text(encoding="utf-8")
+        found = re.search(rf"^\| {title} \| ([^|]*) \|.*\| ([^|]*) \|$", page[page.index("<!-- result -->") :], re.M)
+        assert found is not None
+        assert (found[1], found[2]) == (accuracy, rounds)
+    measured = from_records(table("fedtrip/table4"))
+    for title, cells in rows("choose", "## Mild skew").items():
+        method = title.split(" (")[0]
+        assert cells == [f"{measured.cell(method, column).measured:.0f}" for column in measured.columns]
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ import typer
 
 from undrift.cli import authors, keeping, lists, reproduce, runs, seeing, showing, studies, taking
 from undrift.cli.common import complain, errors, show_warnings
+from undrift.cli.deploy import register as register_deploy
+from undrift.cli.site import register as register_site
 from undrift.core.errors import InvalidInput
 
 app = typer.Typer(
@@ -26,6 +28,8 @@ runs.register(app)
 studies.register(app)
 reproduce.register(app)
 showing.register(app)
+register_deploy(app)
+register_site(app)
 lists.register(app)
 seeing.register(app)
 keeping.register(app)

@@ -78,6 +78,7 @@ def description(
     base = read_toml(toml) if toml else {}
     for key in COMPARED:
         base.pop(key, None)
+    base.pop("deploy", None)  # how rounds of a deployment wait: a simulation does not
     chosen: dict[str, Any] = {}
     for section, name in (("data", data), ("partition", partition), ("model", model)):
         if name:
@@ -119,6 +120,9 @@ def run(
     print_toml: Annotated[
         bool, typer.Option("--toml", help="Print the complete experiment as TOML and do not run it.")
     ] = False,
+    sites: Annotated[
+        int | None, typer.Option("--sites", min=1, help="Rehearse a deployment: exactly what so many sites would do.")
+    ] = None,
     track: TrackOption = None,
     durable: DurableOption = None,
     as_json: JsonOption = False,
@@ -136,6 +140,8 @@ def run(
     values = description(ctx, experiment, [algorithm] if algorithm else None, data, partition, model)
     if name:
         values["name"] = name
+    if sites is not None:
+        values |= {"clients": sites, "runtime": "serial"}  # other runtimes have other bits
     built = Experiment.build(values, str(experiment) if experiment else "command line")
     if print_toml:
         sys.stdout.write(built.to_toml())

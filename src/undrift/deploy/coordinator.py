@@ -32,6 +32,10 @@ JOINING = 60.0  # seconds to make a run ready at a site
 logger = logging.getLogger(__name__)
 
 
+class Abandoned(InvalidInput):
+    """A run that cannot go on now. What was done is recorded, and it can go on when what is said was mended."""
+
+
 class Rules(Settings):
     """How long a round waits, for how many, and what happens when they do not come: the section ``[deploy]``."""
 
@@ -52,6 +56,15 @@ class Mending(Protocol):
     def mend(self, sites: Sequence[str], within: float) -> None: ...
 
 
+@runtime_checkable
+class Counting(Protocol):
+    """A pipe that counts bytes where they leave this process and enter it."""
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Sent, and received."""
+
+
 @dataclass(frozen=True)
 class Member:
     """A site as it registered."""
@@ -63,7 +76,14 @@ class Member:
     counts: tuple[int, ...] | None = None  # samples of each class, if it tells
 
     def facts(self) -> dict[str, Any]:
+        """As the ledger keeps it."""
         return {**vars(self), "counts": None if self.counts is None else list(self.counts)}
+
+    @staticmethod
+    def of(facts: Mapping[str, Any]) -> Member:
+        """The inverse of ``facts``."""
+        counts = facts["counts"]
+        return Member(**{**facts, "counts": None if counts is None else tuple(counts)})
 
 
 @dataclass(frozen=True)
@@ -177,6 +197,7 @@ class Remote(Runtime):
         self.terms = protocol.terms(method, federation)
         self.standing = {name: Standing() for name in roster.names}
         self.timings: list[Timing] = []
+        self._before = (0, 0)
         self._serial = 0
         self._stop = threading.Event()
 
@@ -220,15 +241,20 @@ class Remote(Runtime):
     # -- rounds -------------------------------------------------------------------------------------------------------
 
     def exchange(self, task: Task) -> Exchanged:
-        if task.kind != "evaluate":
-            self.timings = [] if task.kind == "survey" or task.first is None else self.timings
+        if task.kind == "survey" or (task.kind == "update" and task.first is None):
+            self.timings, self._before = [], self._traffic()
         done = super().exchange(task)
         if task.kind == "update":
             answered = [timing for timing in self.timings if not timing.why]
             for name in ("worked", "waited", "network"):
                 longest = max((getattr(timing, name) for timing in answered), default=0.0)
                 done.cohort.note(f"seconds {name}, slowest site", longest)
+            for name, before, after in zip(("down", "up"), self._before, self._traffic(), strict=True):
+                done.cohort.note(f"bytes at the socket, {name}", after - before)
         return done
+
+    def _traffic(self) -> tuple[int, int]:
+        return self.pipe.traffic if isinstance(self.pipe, Counting) else (0, 0)
 
     def replies(self, task: Task) -> Iterator[Reply]:
         asked = {self.roster.names[int(client)]: place for place, client in enumerate(task.cohort.ids)}
@@ -247,7 +273,7 @@ class Remote(Runtime):
             if sound >= quorum:
                 return
         reasons = "; ".join(f"{site} {self.standing[site].why}" for site in asked)
-        raise InvalidInput(
+        raise Abandoned(
             f"round {task.cohort.round}: {sound} of {sound + len(asked)} sites answered, {quorum} are needed "
             f"({reasons}); what was done is recorded: the run can go on from here"
         )
@@ -331,7 +357,7 @@ class Remote(Runtime):
                 logger.warning("%s %s; it begins afresh", site, refusal)
                 return {"afresh": True, "first": True}
             case "lost":
-                raise InvalidInput(
+                raise Abandoned(
                     f'{site} {refusal}; restore its folder, or let it begin afresh with lost_state = "afresh" '
                     "in [deploy]"
                 )

@@ -92,10 +92,10 @@ class Experiment:
                 more = "; `algorithms` lists those of a comparison" if name == "algorithm" else ""
                 raise InvalidInput(f"{where}: [{name}] must be a table or a name, not {section!r}{more}")
         sections["algorithm"], sections["train"] = _own_training(sections["algorithm"], sections["train"], where)
-        data = _named("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
+        data = made("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
         method = made_method(sections["algorithm"], f"{where}: [algorithm]")
         usual = usual_partition(data.name, data.values())
-        partition = _named("partition", PARTITIONERS, sections["partition"], usual, f"{where}: [partition]")
+        partition = made("partition", PARTITIONERS, sections["partition"], usual, f"{where}: [partition]")
         model = made_model(sections["model"], f"{where}: [model]") if sections["model"] else None
         skew = _create(FeatureSkew, sections["skew"], f"{where}: [skew]")
         train = _create(Training, sections["train"], f"{where}: [train]")
@@ -308,12 +308,15 @@ def made_method(section: Mapping[str, Any], where: str) -> Method:
 
 def made_model(section: Mapping[str, Any], where: str) -> ModelSpec:
     """The model that a section names."""
-    made: ModelSpec = _named("model", MODELS, section, "mlp", where)
-    return made
+    chosen: ModelSpec = made("model", MODELS, section, "mlp", where)
+    return chosen
 
 
-def _named(kind: str, known: Mapping[str, type[Any]], section: Mapping[str, Any], default: str, where: str) -> Any:
-    values = dict(section)
+def made(kind: str, known: Mapping[str, type[Any]], section: Any, default: str, where: str) -> Any:
+    """What a section names: a table with a name and settings, or the name alone."""
+    if not isinstance(section, Mapping | str):
+        raise InvalidInput(f"{where}: must be a table or a name, not {section!r}")
+    values = {"name": section} if isinstance(section, str) else dict(section)
     name = values.pop("name", default)
     if name not in known:
         raise _at(where, unknown(kind, str(name), known))

@@ -138,6 +138,8 @@ def resume_experiment(
             f"run {run.name!r} was started from Python with its own model or data: go on with "
             f"undrift.run(..., ledger={str(ledger.path)!r}, name={run.name!r}, resume=True)"
         )
+    if "deployed" in run.facts:
+        raise InvalidInput(f"run {run.name!r} is a deployment: go on with `undrift deploy run --resume {run.name}`")
     experiment = Experiment.build(run.experiment, f"run {run.name!r}")
     if rounds is not None:
         experiment = replace(experiment, plan=replace(experiment.plan, rounds=rounds))

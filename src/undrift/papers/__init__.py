@@ -146,11 +146,14 @@ def _table(paper: str, name: str, raw: Mapping[str, Any]) -> Table:
     own = _explained(raw["tables"], name)
     common = over(raw["experiment"], own.get("experiment", {}))
     methods = _methods(raw.get("methods", {}), own.get("methods", {}))
+    methods = {name: methods[name] for name in own.get("rows", methods)}
     columns = raw["tables"][own["columns_of"]]["columns"] if "columns_of" in own else own["columns"]
     made = tuple(_column(key, column, common, own, raw["scenes"]) for key, column in columns.items())
     names = [column.name for column in made]
-    printed = {method: dict(zip(names, row, strict=True)) for method, row in own.get("printed", {}).items()}
-    ratios = {method: dict(zip(names, row, strict=True)) for method, row in own.get("ratios", {}).items()}
+    printed, ratios = (
+        {method: dict(zip(names, row, strict=True)) for method, row in own.get(part, {}).items() if method in methods}
+        for part in ("printed", "ratios")
+    )
     first = next(iter(methods))
     for method, row in ratios.items():  # where only multiples of the first method are printed
         if method not in printed:
