@@ -13,7 +13,7 @@ from typing import Annotated
 import click
 import typer
 
-from undrift.cli import keeping, lists, reproduce, runs, seeing, showing, studies
+from undrift.cli import authors, keeping, lists, reproduce, runs, seeing, showing, studies, taking
 from undrift.cli.common import complain, errors, say, show_warnings
 from undrift.cli.deploy import register as register_deploy
 from undrift.cli.ending import (
@@ -69,6 +69,8 @@ register_site(app)
 lists.register(app)
 seeing.register(app)
 keeping.register(app)
+taking.register(app)
+authors.register(app)
 
 
 def main() -> None:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from undrift.core.errors import InvalidInput
-from undrift.core.federation import Federation, build
+from undrift.core.federation import Federation
 from undrift.core.figure import HEADLINE, Figure
 from undrift.core.loop import Loop, Round, Snapshot
 from undrift.core.runtime import Runtime
@@ -23,6 +22,7 @@ from undrift.experiment.limit import TIME, Limit, Meter, simulated
 from undrift.experiment.prepare import Ready
 from undrift.experiment.progress import Glance, Progress, Watcher, Within
 from undrift.experiment.recorder import Recorder
+from undrift.experiment.takeout import Taken, global_module
 from undrift.ledger.history import History
 from undrift.ledger.rows import Entry, RoundRow, Run
 from undrift.runtimes import create as create_runtime
@@ -36,6 +36,7 @@ class Result:
     module: nn.Module | None
     run: Run | None = None
     ledger: Path | None = None
+    sample: Tensor | None = None  # a batch of one input
 
     @property
     def figure(self) -> Figure:
@@ -63,6 +64,12 @@ class Result:
     def reached(self, target: float) -> Any:
         """Rounds, bytes, MACs and seconds to a target accuracy; None if it was not reached."""
         return self.history.reached(target)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the global model to a file: ``.safetensors``, ``.pt`` (a state_dict) or ``.onnx``."""
+        if self.module is None:
+            raise InvalidInput(f"{self.history.label} has no global model to save: its clients have their own")
+        return Taken(self.module, self.sample, self.history, "the global model").save(path)
 
     def __repr__(self) -> str:
         value = f"{100 * self.value:.1f} %" if self.figure.share else f"{self.value:.4g}"
@@ -107,7 +114,8 @@ def execute(
                 recorder.ended("failed", f"{type(error).__name__}: {error}")
             raise
         recorder.ended("finished")
-    return Result(recorder.history(), _module(prepared, snapshot), recorder.run, recorder.path)
+    sample = prepared.federation.sample
+    return Result(recorder.history(), global_module(prepared, snapshot), recorder.run, recorder.path, sample)
 
 
 def _played(prepared: Ready, recorder: Recorder, runtime: Runtime, watch: _Watch) -> Snapshot:
@@ -209,23 +217,3 @@ def _entry(prepared: Ready, played: Round, row: RoundRow, found: Evaluation) -> 
         server=played.snapshot.server,
         buffers=played.snapshot.buffers,
     )
-
-
-def _module(prepared: Ready, snapshot: Snapshot) -> nn.Module | None:
-    """A plain module with the final global model in it."""
-    models = prepared.method.models(snapshot.server)
-    if not models:
-        return None
-    module = build(prepared.federation.module, prepared.plan.seed)
-    with torch.no_grad():
-        views = prepared.federation.layout.views(next(iter(models.values())))
-        for name, parameter in module.named_parameters():
-            if name in views:
-                parameter.copy_(views[name])
-        at = {True: 0, False: 0}
-        for _, buffer in module.named_buffers():
-            floating = buffer.is_floating_point()
-            source = snapshot.buffers.floats if floating else snapshot.buffers.counts
-            buffer.copy_(source[at[floating] : at[floating] + buffer.numel()].view(buffer.shape))
-            at[floating] += buffer.numel()
-    return module
