@@ -88,12 +88,12 @@ class Registry(dict[str, type[K]], Generic[K]):
         self._installed()
         return super().__contains__(name) or (is_reference(name) and self[str(name)] is not None)
 
-    def __missing__(self, name: str) -> type[K]:
+    def __getitem__(self, name: str) -> type[K]:
         self._installed()
-        if not super().__contains__(name):
-            if not is_reference(name):
-                raise unknown(self.word, name, self)
+        if is_reference(name):  # resolved each time: "./method.py" is another file in another folder
             super().__setitem__(name, self._resolved(name))
+        if not super().__contains__(name):
+            raise unknown(self.word, name, self)
         return super().__getitem__(name)
 
     @overload

@@ -397,7 +397,7 @@ def test_ten_thousand_mutated_messages_are_answered_in_order(tmp_path: Path, sim
 
 
 def test_ten_thousand_mutated_replies_are_taken_or_refused(tmp_path: Path, simulated: Federation) -> None:
-    """At the coordinator's end: each is a reply that is then checked, or a refusal."""
+    """At the coordinator's end: each is a letter, whose reply the door looks at (test_storm), or a refusal."""
     import random
 
     site, seen = tasks(tmp_path, simulated, "fedavg")
@@ -408,7 +408,7 @@ def test_ten_thousand_mutated_replies_are_taken_or_refused(tmp_path: Path, simul
             place = dice.randrange(min(len(said), 700)) if number % 2 else dice.randrange(len(said))
             said[place] ^= dice.randint(1, 255)
         try:
-            protocol.replied(protocol.opened(bytes(said)), create("fedavg"), "update")
+            protocol.spans(protocol.opened(bytes(said)))
             outcomes.add("reply")
         except Refusal as refusal:
             outcomes.add(refusal.kind)

@@ -208,7 +208,7 @@ def _batched(case: Case) -> str | None:
     return None
 
 
-class _Bytes(Serial):
+class _Bytes(Runtime):
     """Every client lives elsewhere: it gets bytes, gives bytes, and keeps its state to itself."""
 
     elsewhere = True
