@@ -8,7 +8,8 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST := $(VENV)/bin/python -m pytest
 BIOME := 2.6.7
 
-.PHONY: help setup demo test lint lint-js test-slow test-faults test-browser test-deploy test-real bench defaults clean
+.PHONY: help setup demo test lint lint-js test-slow test-faults test-browser test-deploy test-wheel test-real
+.PHONY: test-cluster bench defaults clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 | \2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -50,9 +51,21 @@ test-browser: setup  ## the report in /usr/bin/chromium
 test-deploy: setup  ## the deployment over the real engine, whose environment UNDRIFT_ENGINE names
 	$(PYTEST) -m deploy
 
+.PHONY: demo-deploy
+demo-deploy: setup  ## a coordinator and four sites on this machine, over mutual TLS; some are killed on the way
+	$(VENV)/bin/python -m undrift deploy engine
+	rm -rf runs/deploy
+	$(VENV)/bin/python -m undrift deploy demo --folder runs/deploy
+
 test-real: setup  ## tests on the data sets in the folder UNDRIFT_DATA
 	@test -n "$$UNDRIFT_DATA" || { echo "set UNDRIFT_DATA to the folder with the data sets"; exit 2; }
 	$(PYTEST) -m realdata
+
+test-wheel:  ## the wheel with every extra, unlocked, in an environment of its own
+	tests/wheel.sh
+
+test-cluster: setup  ## the runtime ray, on clusters that are started on this machine
+	$(PYTEST) -m cluster
 
 bench: setup  ## the benchmarks (benchmarks/peers.py, which installs other libraries, is run by hand)
 	set -e; for name in models floor crossdevice scale seeing; do $(VENV)/bin/python benchmarks/$$name.py; done

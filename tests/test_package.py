@@ -17,9 +17,28 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "undrift"
 ALLOWED = {
     "algorithms": {"torch", "undrift.core", "undrift.algorithms.parts"},
     "core": {"torch", "numpy", "safetensors", "undrift.core"},
-    "runtimes": {"*", "undrift.core", "undrift.runtimes"},
+    "runtimes": {"*", "undrift.core", "undrift.runtimes", "undrift.version"},
     "deploy": {"*", "undrift.core", "undrift.runtimes", "undrift.deploy"},
+    "data": {"*", "undrift.core", "undrift.data", "undrift.plugins"},
+    "ledger": {"*", "undrift.core", "undrift.ledger"},
+    "models": {"*", "undrift.core", "undrift.data", "undrift.models", "undrift.plugins"},
 }
+# Above them: a floor may use all floors below it.
+FLOORS = (("experiment",), ("analysis", "papers"), ("studies", "report"), ("cli",))
+for _floor in FLOORS:
+    _below = {f"undrift.{name}" for name in (*ALLOWED, *_floor)}
+    ALLOWED |= {name: {"*", "undrift.version", "undrift.plugins", *_below} for name in _floor}
+
+# Packages that only some folders, or some files of them, may use.
+ONLY = {
+    "matplotlib": {"report"},
+    "rich": {"report", "cli"},
+    "typer": {"cli"},
+    "click": {"cli"},
+    "nvflare": {"deploy/nvflare.py", "deploy/kits.py", "deploy/engine.py", "deploy/admin.py"},
+    "ray": {"runtimes/ray.py", "runtimes/raytask.py"},
+}
+LONGEST = 400  # lines of a file
 
 
 def imports(source: str, package: str) -> Iterator[tuple[int, str]]:
@@ -64,6 +83,28 @@ def test_layers_import_only_what_the_design_allows(layer: str) -> None:
     assert found == []
 
 
+def test_every_folder_has_its_rule() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert folders == set(ALLOWED)
+
+
+def test_packages_are_used_where_they_belong() -> None:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        where = path.relative_to(PACKAGE)
+        package = ".".join(["undrift", *where.parent.parts])
+        for line, name in imports(path.read_text(encoding="utf-8"), package):
+            places = ONLY.get(name.split(".")[0])
+            if places is not None and not {where.parts[0], where.as_posix()} & places:
+                found.append(f"{where}:{line}: {name}")
+    assert found == []
+
+
+def test_no_file_is_longer_than_one_can_read() -> None:
+    sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {str(path.relative_to(PACKAGE)): lines for path, lines in sizes.items() if lines > LONGEST} == {}
+
+
 @pytest.mark.parametrize(
     ("layer", "line"),
     [
@@ -84,6 +125,13 @@ def test_layers_import_only_what_the_design_allows(layer: str) -> None:
         ("runtimes", "from undrift.data import sources"),
         ("deploy", "from undrift.algorithms import scaffold"),
         ("deploy", "from undrift import experiment"),
+        ("data", "from undrift.models import spec"),
+        ("ledger", "from undrift.experiment import prepare"),
+        ("models", "from undrift.runtimes import serial"),
+        ("experiment", "from undrift.report import words"),
+        ("analysis", "from undrift.studies import compare"),
+        ("studies", "from undrift.cli import flags"),
+        ("report", "import undrift.cli"),
     ],
 )
 def test_a_forbidden_import_is_found(layer: str, line: str) -> None:

@@ -8,15 +8,36 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from undrift import plugins as plugins  # workers find code from outside by it
+
 if TYPE_CHECKING:
     from undrift import algorithms, data, models
-    from undrift.core.algorithm import Algorithm, Averaging, Cost
-    from undrift.core.cohort import Cohort
+    from undrift.core.algorithm import Algorithm, Averaging, Broadcast, Cost, Displaced, Global, Trained
+    from undrift.core.cohort import Cohort, Population
     from undrift.core.errors import InvalidInput
     from undrift.core.local import Batch, Local
-    from undrift.core.records import Each, Had, Mean, Message, Move, Point, Scalar, State, Sum, Upload, Vector
-    from undrift.core.stages import Uploads
+    from undrift.core.records import (
+        Body,
+        Each,
+        Had,
+        Head,
+        Mean,
+        Message,
+        Move,
+        Nothing,
+        PerClass,
+        Point,
+        Scalar,
+        State,
+        Sum,
+        Table,
+        Upload,
+        Vector,
+    )
+    from undrift.core.settings import at_least, between, nonnegative, positive
+    from undrift.core.stages import Stage, Uploads
     from undrift.core.training import Training
+    from undrift.core.vector import Layout
     from undrift.data import Dataset
     from undrift.experiment.description import Experiment
     from undrift.experiment.execute import Result
@@ -36,31 +57,47 @@ _HOME = {
     "Algorithm": "core.algorithm",
     "Averaging": "core.algorithm",
     "Batch": "core.local",
+    "Body": "core.records",
+    "Broadcast": "core.algorithm",
     "Cohort": "core.cohort",
     "Cost": "core.algorithm",
     "Dataset": "data",
+    "Displaced": "core.algorithm",
     "Each": "core.records",
     "Experiment": "experiment.description",
+    "Global": "core.algorithm",
     "Had": "core.records",
+    "Head": "core.records",
     "History": "ledger.history",
     "InvalidInput": "core.errors",
+    "Layout": "core.vector",
     "Ledger": "ledger.store",
     "Local": "core.local",
     "Mean": "core.records",
     "Message": "core.records",
     "Move": "core.records",
+    "Nothing": "core.records",
+    "PerClass": "core.records",
     "Point": "core.records",
+    "Population": "core.cohort",
     "Result": "experiment.execute",
     "Scalar": "core.records",
+    "Stage": "core.stages",
     "State": "core.records",
     "Sum": "core.records",
+    "Table": "core.records",
+    "Trained": "core.algorithm",
     "Training": "core.training",
     "Upload": "core.records",
     "Uploads": "core.stages",
     "Vector": "core.records",
     "__version__": "version",
     "advise": "studies.advise",
+    "at_least": "core.settings",
+    "between": "core.settings",
     "compare": "studies.compare",
+    "nonnegative": "core.settings",
+    "positive": "core.settings",
     "run": "experiment.start",
     "sweep": "studies.sweep",
 }
@@ -83,24 +120,36 @@ __all__ = [
     "Algorithm",
     "Averaging",
     "Batch",
+    "Body",
+    "Broadcast",
     "Cohort",
     "Cost",
     "Dataset",
+    "Displaced",
     "Each",
     "Experiment",
+    "Global",
     "Had",
+    "Head",
     "History",
     "InvalidInput",
+    "Layout",
     "Ledger",
     "Local",
     "Mean",
     "Message",
     "Move",
+    "Nothing",
+    "PerClass",
     "Point",
+    "Population",
     "Result",
     "Scalar",
+    "Stage",
     "State",
     "Sum",
+    "Table",
+    "Trained",
     "Training",
     "Upload",
     "Uploads",
@@ -108,9 +157,13 @@ __all__ = [
     "__version__",
     "advise",
     "algorithms",
+    "at_least",
+    "between",
     "compare",
     "data",
     "models",
+    "nonnegative",
+    "positive",
     "run",
     "sweep",
 ]

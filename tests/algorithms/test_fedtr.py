@@ -9,10 +9,12 @@ import pytest
 import torch
 from test_variates import slope
 
+import undrift
 from recording import average, recorded, states
 from undrift.algorithms import create
 from undrift.algorithms.fedtr import Client
 from undrift.algorithms.parts.centroids import distance
+from undrift.core.figure import Figure
 from undrift.core.states import Kept
 from worked import play, quadratics, small, toy, trajectory
 
@@ -31,7 +33,8 @@ def test_without_centroids_and_drift_it_is_fedprox_bit_for_bit() -> None:
 
 def test_closed_form_for_a_constant_gradient() -> None:
     here = slope(1.3, 0.7, lr=0.05, steps=7)
-    drifted = Kept(Client(torch.tensor([0.4], dtype=torch.float64), torch.empty(0, dtype=torch.float64)))
+    nothing = torch.empty(0, dtype=torch.float64)
+    drifted = Kept(Client(torch.tensor([0.4], dtype=torch.float64), nothing, nothing))
     for order, moved in (("after", -0.1496284169819832), ("together", -0.16833340808806407)):
         (result,) = play(here, "fedtr", 1, keep={0: drifted}, alpha=2, eta_d=0.03, lam_r=0, order=order)
         assert result.snapshot.server.x.item() - 0.7 == pytest.approx(moved, abs=1e-14)
@@ -164,3 +167,16 @@ def test_a_private_classifier_is_tied_to_nothing() -> None:
     _, kept = states(here, "fedtr", 1, share="extractor", alpha=900, eta_d=0, lam_r=0)
     start = here.layout.split(here.start()[0], "head")
     assert all((state.head - start).norm() > 0.05 for state in kept.values())
+
+
+def test_the_clients_models_are_the_output_where_they_are_asked_for() -> None:
+    """They are kept and evaluated on the clients' own data; to look at them changes nothing."""
+    asked = {"clients": 5, "participate": 3, "rounds": 3, "seed": 2}
+    plain, kept = (undrift.run(create("fedtr", output=output), **asked).history for output in ("global", "clients"))
+    assert plain.curve() == kept.curve()
+    mine = Figure("personal", "own test (mean)")
+    assert mine not in plain.figures
+    assert len(kept.curve(mine)[1]) == 3
+    alone = {"clients": 1, "rounds": 1, "seed": 2, "partition": "iid"}
+    (_, free) = undrift.run(create("fedtr", output="clients", alpha=0, lam_r=0), **alone).history.curve(mine)
+    assert free == undrift.run("fedavg", **alone).history.curve()[1]  # one free client: its model is the mean

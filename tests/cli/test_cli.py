@@ -11,12 +11,14 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
-from undrift import cli
+from undrift import __version__, cli
 from undrift.cli.common import show_warnings
 from undrift.core.figure import Figure
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
+from undrift.version import version as undrift_version
 
 SMALL = ["--clients", "6", "--participate", "3", "--rounds", "3", "--runtime", "serial"]
 
@@ -243,7 +245,7 @@ BAD = [
     (["run", "--algorithm", "fedtrip", "--mu", "-1"], "must be a number >= 0"),
     (["run", "--algorithm", "fedtrip", "--xi", "2"], "[0, 1] (above 1 the regulariser is unbounded below)"),
     (["run", "--epoch", "3"], "No such option '--epoch'. Did you mean '--epochs'? (see"),
-    (["run", "--runtime", "proceses"], "threads, processes, batched; did you mean 'processes'?"),
+    (["run", "--runtime", "proceses"], "threads, processes, batched, ray; did you mean 'processes'?"),
     (["run", "--algorithm", "fedadm", "--budget", "1,x"], "--budget 1,x: it must be a list of numbers"),
     (["run", "--algorithm", "fedmrur", "--train.momentum", "0.9"], "FedMRUR does not take local momentum"),
     (["run", "--algorithm", "feddyn", "--algorithm.alpha", "0"], "must be a number > 0"),
@@ -344,7 +346,13 @@ def test_ctrl_c_stops_cleanly_and_resume_goes_on(folder: Path) -> None:
         assert 4 <= stopped.rounds < 60
     assert undrift("resume", "r").returncode == 0
     with Ledger("runs/ledger.sqlite") as ledger:
-        assert ledger.snapshot(ledger.run("r")) == ledger.snapshot(ledger.run("whole"))
+        mine, whole = (ledger.snapshot(ledger.run(name)) for name in ("r", "whole"))
+        assert mine is not None
+        assert whole is not None
+        assert mine.round == whole.round == 60
+        for part, other in ((mine.server, whole.server), (mine.buffers, whole.buffers)):
+            assert part.keys() == other.keys()
+            assert all(torch.equal(tensor, other[name]) for name, tensor in part.items())
         assert ledger.metrics(ledger.run("r")) == ledger.metrics(ledger.run("whole"))
     again = undrift("resume", "r")
     assert again.returncode == 2
@@ -368,3 +376,69 @@ def test_help_teaches_and_completion_knows_the_settings() -> None:
         text=True,
     )
     assert "--mu" in completed.stdout.split()
+
+
+def test_a_run_that_diverged_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["run", *SMALL, "--lr", "1e6", "--name", "wild"]) == 3
+    said = " ".join(capsys.readouterr().err.split())
+    assert "FedAvg diverged from round 1 on" in said
+    assert "the likely setting: lr = 1000000.0" in said
+    assert cli.run(["compare", "-a", "fedavg,fedprox:train.lr=1e6", "--seeds", "1", *SMALL]) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert "FedProx [lr=1e+06] diverged" in said
+    assert "FedProx [lr=1e+06] reached" not in said
+
+
+def test_a_sweep_says_what_diverged_and_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--seeds", "1", "--rounds", "3", "--workers", "1", "--quiet"]
+    assert cli.run(["sweep", "--over", "lr=0.1,1e6", "--clients", "6", *small, "--json"]) == 0  # one of them learnt
+    assert [row["diverged"] for row in json.loads(capsys.readouterr().out)] == [False, True]
+    assert cli.run(["sweep", "--over", "lr=1e5,1e6", "--clients", "6", *small, "--name", "wild"]) == 3
+    assert " diverged " in capsys.readouterr().out
+    assert cli.run(["sweep", "--over", "clients=6,1000000", *small, "--name", "many"]) == 3
+    failed = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "1 of the runs failed" in failed
+    assert "fewer than 1000000 clients" in failed
+
+
+def test_a_bug_is_told_with_how_to_report_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("nobody thought of this")
+
+    monkeypatch.setattr("undrift.cli.lists.catalogue", broken)
+    assert cli.run(["models"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Traceback" in said
+    assert "ZeroDivisionError: nobody thought of this" in said
+    assert "this is a bug. Please report it to the authors with the lines above, the command" in said
+    assert f"undrift {undrift_version()}" in said
+    assert "torch" in said
+
+
+def test_the_version_is_told() -> None:
+    done = undrift("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"undrift {undrift_version()}, Python 3")
+    assert undrift_version() == __version__
+
+
+def test_without_its_packages_the_command_line_says_what_to_install() -> None:
+    script = "import sys; sys.modules['typer'] = None; from undrift.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "undrift: the command line needs typer: pip install 'undrift[cli]'\n"
+
+
+def test_ctrl_c_while_it_is_being_imported_shows_no_traceback() -> None:
+    script = (
+        "import sys, builtins; real = builtins.__import__\n"
+        "def interrupted(name, *rest, **more):\n"
+        "    if name == 'typer': raise KeyboardInterrupt\n"
+        "    return real(name, *rest, **more)\n"
+        "builtins.__import__ = interrupted\n"
+        "from undrift.__main__ import main; main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")

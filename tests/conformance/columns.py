@@ -13,11 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from undrift.core.admit import Door
+from undrift.core.check import Rejected
 from undrift.core.federation import Federation
-from undrift.core.packing import unpack
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Runtime, Task
-from undrift.core.wire import Request, put_together
+from undrift.core.wire import Request
 from undrift.runtimes.batched import Batched
 from undrift.runtimes.processes import Processes
 from undrift.runtimes.threads import Threads
@@ -72,7 +75,8 @@ class Elsewhere(Runtime):
             "run": next(RUNS),
         }
 
-    def replies(self, task: Task) -> Iterator[Reply]:
+    def replies(self, task: Task) -> Iterator[Reply | Rejected]:
+        door = Door(self.expecting(task))
         for place, client in enumerate(task.cohort.ids.tolist()):
             request = Request(
                 task.kind,
@@ -83,7 +87,7 @@ class Elsewhere(Runtime):
                 buffers=task.buffers if task.buffers and task.method.shares_buffers else None,
             )
             about = self.about | {"method": task.method.name(), "settings": task.method.values()}
-            yield put_together(task.method, *unpack(HELPER.ask(about, request.encode())), kind=task.kind)
+            yield door.admit(client, HELPER.ask(about, request.encode()))
 
 
 @dataclass(frozen=True)
@@ -99,10 +103,19 @@ class Column:
         return self.name
 
 
+def on_ray(federation: Federation) -> Runtime:
+    """On a local cluster that is started once and ends with this process."""
+    from undrift.runtimes import ray
+
+    ray.connect(2)
+    return ray.Ray(federation)
+
+
 COLUMNS = [
     Column("elsewhere", Elsewhere),
     Column("threads(3)", lambda federation: Threads(federation, 3)),
     Column("processes(1)", lambda federation: Processes(federation, 1)),
     Column("processes(2)", lambda federation: Processes(federation, 2)),
     Column("batched", Batched, tolerance=1e-5, rounds=5),
+    pytest.param(Column("ray", on_ray), marks=pytest.mark.cluster),
 ]

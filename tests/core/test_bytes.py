@@ -8,15 +8,17 @@ import torch
 from torch import nn
 
 from undrift.algorithms import create
+from undrift.core.admit import Door
 from undrift.core.eager import Trainer
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, Holding
 from undrift.core.loop import Loop
 from undrift.core.packing import pack
-from undrift.core.runtime import Task
+from undrift.core.reduce import Reply
+from undrift.core.runtime import Task, expecting
 from undrift.core.states import Kept, Memory
 from undrift.core.training import Training
-from undrift.core.wire import Request, StateLost, answer, decode_reply, encode_reply
+from undrift.core.wire import Request, StateLost, answer, encode_reply
 from undrift.runtimes.serial import Serial
 from worked import small
 
@@ -42,7 +44,8 @@ def test_bytes_carry_batch_norm_statistics(name: str) -> None:
     start = loop.start()
     cohort = loop._cohort(1)
     down = method.broadcast(start.server, cohort)
-    expected = list(Serial(fed).replies(Task(method, down, cohort, start.buffers)))[1]
+    task = Task(method, down, cohort, start.buffers)
+    expected = list(Serial(fed).replies(task))[1]
 
     site = Trainer(fed, Holding.of(1, x[6:], y[6:]))
     request = Request("update", 1, 1, down.row(1), buffers=start.buffers if method.shares_buffers else None)
@@ -50,7 +53,9 @@ def test_bytes_carry_batch_norm_statistics(name: str) -> None:
     assert (again.kind, again.client, again.round, again.accepted) == ("update", 1, 1, 0)
     assert again.encode() == request.encode()
     states = Memory()
-    reply = decode_reply(method, encode_reply(method, answer(again, method, site, states, fed.fresh(method))))
+    sent = encode_reply(method, answer(again, method, site, states, fed.fresh(method)))
+    reply = Door(expecting(task, fed.fresh(method), travels=False)).admit(1, sent)
+    assert isinstance(reply, Reply), reply
     assert reply.up.encode() == expected.up.encode()
     assert reply.state is None, "what a client keeps does not travel"
     assert expected.buffers is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -182,7 +181,6 @@ def block(replies: list[Reply]) -> Block:
         steps=np.array([r.steps for r in replies]),
         spent=[r.spent for r in replies],
         notes={"place": [float(i) for i, _ in enumerate(replies)]},
-        finite=all(bool(torch.isfinite(r.up.dy).all()) for r in replies),
     )
 
 
@@ -214,7 +212,7 @@ def test_of_a_block_with_one_bad_row_the_others_count() -> None:
     bad = block(replies)
     bad.up.dy[2] = float("nan")
     states = Memory()
-    found = settled(asked, [replace(bad, finite=False)], states)
+    found = settled(asked, [bad], states)
     states.commit(asked.cohort.ids.tolist(), 1)
     client = int(asked.cohort.ids[2])
     assert found.rejected == {client: "dy is not finite"}

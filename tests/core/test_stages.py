@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import Linear
 
 import undrift
 from conformance.problem import federation
@@ -271,16 +273,73 @@ class Missing(Lossy):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("times", [1e5, 1e25])
-def test_an_absurd_update_is_rejected_by_name_and_leaves_no_trace(runtime: str, times: float) -> None:
+@pytest.mark.parametrize(
+    ("times", "reason"),
+    [(1e5, "more than 1000 times the median of the round"), (1e25, "reaches 1.7e+24, which is not plausible")],
+)
+def test_an_absurd_update_is_rejected_by_name_and_leaves_no_trace(runtime: str, times: float, reason: str) -> None:
     job = federation()
     with RUNTIMES[runtime](job) as made:
         loud, without = Loop(job, create("fedavg"), Loud(made, times), 6), Loop(job, create("fedavg"), Missing(made), 6)
         a, b = played(loud, 2), played(without, 2)
     assert [list(result.rejected) for result in a] == [[2], [2]]
-    assert "more than 1000 times the median of the round" in a[0].rejected[2]
+    assert reason in a[0].rejected[2]
     assert [result.cohort.ids.tolist() for result in a] == [[0, 1, 3, 4, 5]] * 2
     assert a[-1].snapshot.server.encode() == b[-1].snapshot.server.encode()
+
+
+def many(count: int = 300) -> Federation:
+    """So many clients that not all of their updates are looked at."""
+    few = federation()
+    return replace(few, indices=np.arange(4 * count) % int(few.offsets[-1]), offsets=np.arange(count + 1) * 4)
+
+
+class Far(Loud):
+    """The last client is the loud one."""
+
+    def hits(self, reply: Reply, task: Task) -> bool:
+        return reply.client == 299
+
+
+@pytest.mark.parametrize("runtime", ["serial", "batched"])
+def test_of_many_clients_the_last_is_guarded_too(runtime: str) -> None:
+    job = many()
+    with RUNTIMES[runtime](job) as made:
+        (loud,) = played(Loop(job, create("fedavg"), Far(made, 1e6), 300), 1)
+        (plain,) = played(Loop(job, create("fedavg"), made, 300), 1)
+    assert list(loud.rejected) == [299]
+    assert plain.rejected == {}
+    assert plain.cohort.size == 300
+
+
+def test_blocks_of_many_clients_are_guarded_by_the_norms_that_they_bring() -> None:
+    class Late(Batched):
+        def replies(self, task: Task) -> Any:
+            for block in super().replies(task):
+                x = block.up.x.clone()  # type: ignore[union-attr]
+                x[torch.from_numpy(block.clients == 299)] *= 1e9  # type: ignore[union-attr]
+                yield replace(block, up=Trained(x), norms={"x": torch.linalg.vector_norm(x, dim=1)})
+
+    job = many()
+    with Late(job, block=100) as made:
+        (result,) = played(Loop(job, create("fedavg"), made, 300), 1)
+    assert list(result.rejected) == [299]
+    assert result.cohort.size == 299
+
+
+def test_a_model_that_begins_at_zero_can_be_learnt() -> None:
+    job = many()
+    start = Linear(12, 3)
+    torch.nn.init.zeros_(start.weight)
+    torch.nn.init.zeros_(start.bias)
+    job = replace(job, module=start)
+    for runtime in ("serial", "batched"):
+        with RUNTIMES[runtime](job) as made:
+            (result,) = played(Loop(job, create("fedavg"), made, 300), 1)
+            assert result.rejected == {}
+            assert result.cohort.size == 300
+            (loud,) = played(Loop(job, create("fedavg"), Far(made, 1e6), 300), 1)
+            assert list(loud.rejected) == [299]
 
 
 class Block2(Batched):

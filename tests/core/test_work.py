@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from undrift.algorithms import create
+from undrift.core.admit import Door
 from undrift.core.client import Judged
 from undrift.core.eager import Trainer
 from undrift.core.federation import Federation, Holding, Registered, Rows
@@ -19,7 +20,7 @@ from undrift.core.reduce import Reply
 from undrift.core.runtime import Runtime, Task
 from undrift.core.states import Memory
 from undrift.core.vector import Replica
-from undrift.core.wire import Request, answer, decode_reply, encode_reply
+from undrift.core.wire import Request, answer, encode_reply
 from undrift.experiment.evaluate import Evaluator
 from undrift.runtimes.batched import Batched
 from undrift.runtimes.processes import Processes
@@ -93,6 +94,7 @@ class Sites(Runtime):
     """One site per client, each with its own rows and states; only bytes pass."""
 
     name = "sites"
+    elsewhere = True
 
     def __init__(self, here: Federation) -> None:
         super().__init__(here)
@@ -108,7 +110,7 @@ class Sites(Runtime):
             sent = Request(task.kind, client, task.cohort.round, task.down.row(place), self.states.accepted(client))
             request = Request.decode(task.method, sent.encode())
             reply: Reply = answer(request, task.method, trainer, states, self.federation.fresh(task.method))
-            yield decode_reply(task.method, encode_reply(task.method, reply), task.kind)
+            yield Door(self.expecting(task)).admit(client, encode_reply(task.method, reply))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedrep", "fedproto"])

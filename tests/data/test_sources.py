@@ -356,7 +356,7 @@ class TestOrgan:
         data = load("organcmnist", tmp_path, verify=False)
         assert (len(data.x), len(data.x_test), data.classes, data.shape) == (20, 8, 11, (1, 28, 28))
         assert np.allclose(data.x[:, 0], some((20, 28, 28)) / 127.5 - 1, atol=1e-5)
-        assert len(load("organcmnist", tmp_path, verify=False, validation="train")) == 26
+        assert len(load("organcmnist", tmp_path, verify=False, validation_part="train")) == 26
 
     def test_pooled_and_split_again(self, tmp_path: Path) -> None:
         self.write(tmp_path)

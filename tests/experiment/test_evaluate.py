@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import undrift
-from undrift.core.figure import Figure
+from undrift.core.figure import TRAINING, Figure
 from undrift.data import PARTITIONERS, load, test_parts
 
 
@@ -26,6 +26,25 @@ def test_the_global_figures_are_those_of_the_model_that_is_returned() -> None:
     assert final[("global", "own test (mean)")] == pytest.approx(own.mean())
     assert final[("global", "own test (worst decile)")] == pytest.approx(own[:1].mean())
     assert sorted(np.concatenate([parts[i] for i in range(12)])) == list(range(len(data.x_test)))
+
+
+@pytest.mark.parametrize("runtime", ["serial", "batched"])
+def test_the_objective_on_all_training_data_where_it_is_asked_for(runtime: str) -> None:
+    data = load("digits")
+    asked = {"data": data, "clients": 6, "participate": 2, "rounds": 2, "seed": 5, "runtime": runtime}
+    result = undrift.run("fedavg", eval_training=True, **asked)
+    assert result.module is not None
+    with torch.no_grad():
+        outputs = result.module.eval()(data.x)
+    right = float((outputs.argmax(1) == data.y).double().mean())
+    loss = float(nn.functional.cross_entropy(outputs, data.y))
+    at, values = result.history.curve(Figure(data=TRAINING))
+    assert at == [1, 2]
+    assert values[-1] == pytest.approx(right)
+    assert result.history.curve(Figure(data=TRAINING, metric="loss"))[1][-1] == pytest.approx(loss, rel=1e-5)
+    plain = undrift.run("fedavg", **asked)
+    assert plain.history.curve() == result.history.curve()  # to look changes nothing
+    assert TRAINING not in {figure.data for figure in plain.history.figures}
 
 
 def test_personal_models_are_labelled_as_such() -> None:

@@ -14,7 +14,8 @@ import pytest
 import typer
 
 import undrift
-from undrift import cli
+from ledgers import add_run
+from undrift import History, InvalidInput, Ledger, cli
 
 SETTING: dict[str, Any] = {"model": "logistic", "clients": 4, "participate": 2, "seed": 3}
 CLOCK = {"seconds", "client_seconds", "seal"}
@@ -132,3 +133,28 @@ def test_ten_thousand_flipped_bits_are_never_believed(bench: Bench, seed: int) -
     told = flip(bench, seed, 250)
     assert told["check"] > 75, told
     assert told["resume"] > 0, told
+
+
+def test_bits_flipped_in_the_log_lose_rounds_and_change_none(tmp_path: Path) -> None:
+    """What a killed process leaves is a ledger and its log, whose checksums are SQLite's."""
+    path, copy = tmp_path / "l.sqlite", tmp_path / "copy.sqlite"
+    with Ledger(path, create=True) as ledger:
+        add_run(ledger, "fedavg", 1, [at / 10 for at in range(10)], name="r", clients={0: 0.5})
+        whole = History.of(ledger, ledger.run("r"))
+        main, log = path.read_bytes(), Path(f"{path}-wal").read_bytes()
+    rng, kept = random.Random(1), set()
+    for _ in range(60):
+        for end in ("", "-shm"):
+            Path(f"{copy}{end}").unlink(missing_ok=True)
+        copy.write_bytes(main)
+        Path(f"{copy}-wal").write_bytes(flipped(log, rng))
+        try:
+            with Ledger(copy) as ledger:
+                found = History.of(ledger, ledger.run("r"))
+        except InvalidInput:
+            kept.add(-1)  # said
+            continue
+        assert found.rounds == whole.rounds[: len(found.rounds)]
+        assert found.metrics == [m for m in whole.metrics if m[0] <= len(found.rounds)]
+        kept.add(len(found.rounds))
+    assert len(kept) > 5, kept

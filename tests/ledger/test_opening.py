@@ -171,7 +171,7 @@ def test_a_reader_sees_one_moment_while_another_process_writes(tmp_path: Path) -
 
 def test_the_log_of_a_ledger_is_cleared_once_nobody_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "LOG", 200_000)
-    monkeypatch.setattr(opening, "PATIENCE", 0)
+    monkeypatch.setattr(opening, "PATIENCE", (0, 0))
     path, log = tmp_path / "l.sqlite", tmp_path / "l.sqlite-wal"
     with Ledger(path, create=True) as ledger, Ledger(path) as other:
         run = ledger.add("r", {"rounds": 400}, {})
@@ -184,3 +184,21 @@ def test_the_log_of_a_ledger_is_cleared_once_nobody_needs_it(tmp_path: Path, mon
         ledger.record(run, entry(100, 0.5))
         ledger.flush()
         assert log.stat().st_size == 0
+
+
+def test_one_who_reads_for_ever_holds_nobody_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is waited for once, and then not for a while."""
+    monkeypatch.setattr(opening, "LOG", 50_000)
+    monkeypatch.setattr(opening, "PATIENCE", (0, 0))
+    path, tried = tmp_path / "l.sqlite", []
+    with Ledger(path, create=True) as ledger, Ledger(path) as other:
+        run = ledger.add("r", {"rounds": 400}, {})
+        with ledger.holding(run), other.reading():
+            other.runs()
+            os.utime(f"{path}-lock", (0, 0))
+            for at in range(1, 60):
+                before = os.stat(f"{path}-lock").st_mtime
+                ledger.record(run, entry(at, 0.5))
+                ledger.flush()
+                tried.append(os.stat(f"{path}-lock").st_mtime != before)
+    assert sum(tried) == 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from undrift import Ledger
 from undrift.core.states import Kept
 from undrift.core.vector import Buffers
 from undrift.ledger import opening, pieces, writing
+from undrift.ledger.check import check
 from undrift.ledger.pieces import cut, joined
 from undrift.ledger.rows import Entry, RoundRow
 
@@ -111,3 +115,39 @@ def test_pieces_of_a_round_that_was_never_committed_count_for_nothing(
         found = ledger.snapshot(run)
         assert found is not None
         assert (found.round, float(found.server["floats"].sum())) == (2, 15000.0)
+
+
+# A run whose states are cut small, and which kills itself between two pieces of its fourth round.
+KILLED = """
+import os, signal, sys
+import undrift
+from undrift.ledger import pieces, writing
+pieces.PIECE = 1000
+put = writing.put_piece
+def deadly(db, run, owner, round, number, data):
+    if (round, number) == (4, 5):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return put(db, run, owner, round, number, data)
+writing.put_piece = deadly
+undrift.run("scaffold", rounds=6, clients=6, participate=3, seed=3, ledger=sys.argv[1], name="r")
+"""
+
+
+def test_a_run_killed_between_two_pieces_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    path = tmp_path / "l.sqlite"
+    assert subprocess.run([sys.executable, "-c", KILLED, str(path)]).returncode == -signal.SIGKILL
+    with Ledger(path) as ledger:
+        assert ledger.run("r").rounds == 3
+        ledger.verify(ledger.run("r"))
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT count(*) FROM pieces WHERE round = 4").fetchone() > (0,)  # left behind
+    plan: dict[str, Any] = {"clients": 6, "participate": 3, "seed": 3, "rounds": 6, "name": "r"}
+    again = undrift.run("scaffold", ledger=path, resume=True, **plan)
+    whole = undrift.run("scaffold", ledger=tmp_path / "whole.sqlite", **plan)
+    assert set(again.history.metrics) == set(whole.history.metrics)
+    with Ledger(path) as one, Ledger(tmp_path / "whole.sqlite") as other:
+        left, right = one.snapshot(one.run("r")), other.snapshot(other.run("r"))
+        assert left is not None
+        assert right is not None
+        assert all(torch.equal(left.server[name], tensor) for name, tensor in right.server.items())
+    assert not check(path).damage

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
+import re
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from undrift.algorithms import algorithms
 from undrift.cli import run as undrift
 from undrift.core.errors import InvalidInput
 from undrift.experiment.description import Experiment
@@ -148,7 +153,10 @@ def test_a_verdict_needs_seeds_rounds_and_something_comparable() -> None:
     assert cell(one_cell(math.inf), "FedTrip", column, trials(never, never)).verdict == "agrees"
     assert cell(one_cell(2.0), "FedTrip", column, trials(never, never)).verdict == "differs"
     assert math.isnan(cell(one_cell(2.0), "FedTrip", column, trials(never, never)).half)
-    assert cell(one_cell(2.0, incomparable="why"), "FedTrip", column, trials(reached)).verdict == "not comparable"
+    assert (
+        cell(one_cell(2.0, incomparable={"FedTrip": "why"}), "FedTrip", column, trials(reached)).verdict
+        == "not comparable"
+    )
     marked = replace(one_cell(2.0), contradicted=frozenset({("FedTrip", "mlp-mnist")}))
     assert cell(marked, "FedTrip", column, trials(reached, reached)).verdict == "table contradicts itself"
 
@@ -207,6 +215,14 @@ def test_a_table_is_run_once_and_goes_on_where_it_stopped(small: Table, tmp_path
     assert not whole.failed
 
 
+def test_several_workers_give_the_same_and_leave_no_pipe_open(small: Table, tmp_path: Path) -> None:
+    here, there = (
+        reproduce(small, Place(tmp_path / f"{workers}.sqlite"), seeds=[1], workers=workers) for workers in (1, 2)
+    )
+    assert here.trials == there.trials
+    gc.collect()  # an open pipe would be complained of here
+
+
 def test_a_run_that_fails_is_said_and_the_others_are_shown(small: Table, tmp_path: Path) -> None:
     bad = replace(small.columns[1], experiment=small.columns[1].experiment | {"model": {"name": "lenet-har"}})
     found = reproduce(
@@ -263,6 +279,70 @@ def test_time_is_expected_in_proportion(small: Table) -> None:
     few = seconds(replace(table("fedtrip/table4"), columns=table("fedtrip/table4").columns[:1]), 1, 1)
     assert few > 0
     assert seconds(replace(table("fedtrip/table4"), columns=table("fedtrip/table4").columns[:1]), 3, 1) == 3 * few
+
+
+# --- the recorded pages -----------------------------------------------------------------------------------------------
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted((DOCS / "papers").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_show_what_is_recorded(page: Path) -> None:
+    script = runpy.run_path(str(page.parents[1] / "papers.py"))
+    text = page.read_text(encoding="utf-8")
+    assert script["filled"](text) == text
+    assert "<!-- recorded" in text
+
+
+def rows(page: str, heading: str) -> dict[str, list[str]]:
+    """The first table after a heading of a page: row name -> cells."""
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    lines = text[text.index(heading) :].split("\n\n|", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    return {name: cells for name, *cells in ([c.strip() for c in line.strip("|").split("|")] for line in lines)}
+
+
+def test_fedtrips_page_counts_rounds_in_every_way_that_it_says() -> None:
+    asked = table("fedtrip/table4")
+    found = from_records(asked)
+    shown = rows("papers/fedtrip", "## Which rounds are counted")
+    for name, factor in (("mean curve, exponential average 0.5", 0.5), ("mean curve, exponential average 0.8", 0.8)):
+        for place, column in enumerate(found.columns):
+            smooth = {}
+            for method in ("FedTrip", "FedAvg"):
+                curve = np.mean([t.values for t in found.trials[method, column.name]], axis=0)
+                for i in range(1, len(curve)):
+                    curve[i] = factor * curve[i - 1] + (1 - factor) * curve[i]
+                smooth[method] = 1 + int(np.argmax(curve >= column.target))
+            assert shown[name][place] == f"{smooth['FedTrip']} / {smooth['FedAvg']}"
+    for place, column in enumerate(found.columns):
+        trip, avg = found.cell("FedTrip", column), found.cell("FedAvg", column)
+        assert shown["mean curve (the table above)"][place] == f"{trip.measured:.0f} / {avg.measured:.0f}"
+        own = " / ".join(f"{np.mean(cell.values):.1f}" for cell in (trip, avg))
+        assert shown["mean over seeds of their own rounds"][place] == own
+        assert shown["printed"][place] == f"{trip.printed:.0f} / {avg.printed:.0f}"
+
+
+def test_fedtrips_page_shows_the_last_ten_rounds() -> None:
+    found = from_records(replace(table("fedtrip/table4"), measure="last ten"))
+    shown = rows("papers/fedtrip", "Mean accuracy of the last ten rounds")
+    for column in found.columns:
+        means = [f"{found.cell(method, column).measured:.2f}" for method in found.table.methods]
+        assert shown[column.label.rsplit(" ", 2)[0]] == means
+
+
+def test_advice_is_what_the_pages_measured() -> None:
+    """Every number of the advice stands on a method's page, or follows from the recorded runs."""
+    for title, (accuracy, rounds, _) in rows("choose", "## Strong label skew").items():
+        name = next(name for name, cls in algorithms().items() if cls.title == title)
+        page = (DOCS / "algorithms" / f"{name}.md").read_text(encoding="utf-8")
+        found = re.search(rf"^\| {title} \| ([^|]*) \|.*\| ([^|]*) \|$", page[page.index("<!-- result -->") :], re.M)
+        assert found is not None
+        assert (found[1], found[2]) == (accuracy, rounds)
+    measured = from_records(table("fedtrip/table4"))
+    for title, cells in rows("choose", "## Mild skew").items():
+        method = title.split(" (")[0]
+        assert cells == [f"{measured.cell(method, column).measured:.0f}" for column in measured.columns]
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

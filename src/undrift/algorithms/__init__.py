@@ -12,13 +12,14 @@ from typing import Any
 
 from undrift.core.algorithm import Algorithm
 from undrift.core.errors import nearest, unknown
+from undrift.plugins import Registry
 
 Method = Algorithm[Any, Any, Any, Any]
 
 
 @functools.cache
-def algorithms() -> dict[str, type[Method]]:
-    """Every method by its name on the command line."""
+def algorithms() -> Registry[Method]:
+    """Every method by its name on the command line; a file or a package of somebody else's by its reference."""
     found: dict[str, type[Method]] = {}
     for info in pkgutil.iter_modules(__path__):
         if info.ispkg:
@@ -32,7 +33,7 @@ def algorithms() -> dict[str, type[Method]]:
                 and value.title
             ):
                 found[value.name()] = value
-    return dict(sorted(found.items()))
+    return Registry("algorithm", Algorithm, "undrift.algorithms", dict(sorted(found.items())))
 
 
 def create(name: str, **settings: Any) -> Method:

@@ -37,6 +37,12 @@ class Up(Report):  # the report: g at the received model, ρ_i and β_i, and whe
     f_best: Each[Scalar]
     mu: Each[Scalar]
 
+    def doubt(self, samples: int, steps: int) -> str | None:
+        least = min(float(value) for value in (self.rho, self.beta, self.mu))
+        return (
+            "rho, beta or mu is negative" if least < 0 else None if float(self.known) in (0, 1) else "known is no bit"
+        )
+
 
 class FedADM(Budgeted, Algorithm[Server, Client, Down, Up]):
     title: ClassVar[str] = "FedADM"

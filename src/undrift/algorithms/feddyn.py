@@ -9,7 +9,7 @@ from torch import Tensor, zeros_like
 from undrift.core.algorithm import Algorithm, Broadcast, Cost
 from undrift.core.cohort import Cohort, Population
 from undrift.core.local import Local
-from undrift.core.records import Mean, Move, Point, State, Upload, Vector
+from undrift.core.records import Like, Mean, Move, Point, State, Upload, Vector
 from undrift.core.settings import positive
 from undrift.core.vector import Layout
 
@@ -27,7 +27,7 @@ class Client(State):
 
 class Up(Upload):
     x: Mean[Point[Vector]]
-    moved: Mean[Move[Tensor]]  # from the client's last model to this one; empty unless it is followed
+    moved: Mean[Move[Annotated[Tensor, Like("last")]]]  # since its last model; empty unless that is followed
 
 
 class FedDyn(Algorithm[Server, Client, Broadcast, Up]):

@@ -15,6 +15,8 @@ from undrift.core.settings import between, nonnegative
 from undrift.core.training import Training
 from undrift.core.vector import Layout
 
+FARTHEST = 1e3  # of plain steps that a step carries, with any momentum
+
 
 class Server(State):
     x: Vector
@@ -24,6 +26,9 @@ class Server(State):
 class Up(Upload):
     step: Mean[Move[Vector]]  # d_i / a_i
     a: Mean[Scalar]  # ‖a_i‖_1
+
+    def doubt(self, samples: int, steps: int) -> str | None:
+        return None if 0 < float(self.a) <= FARTHEST * steps else f"a = {float(self.a):.3g} after {steps} steps"
 
 
 class FedNova(Algorithm[Server, Nothing, Broadcast, Up]):

@@ -25,6 +25,7 @@ class Server(State):
 class Client(State):
     d: Tensor  # the drift d_i
     head: Tensor  # the private classifier; empty where all is shared
+    w: Tensor  # the local model w_i, the paper's output; empty where nobody looks at it
 
 
 class Down(Message):
@@ -45,7 +46,7 @@ class FedTR(Sharing, Algorithm[Server, Client, Down, Up]):
     cost: ClassVar[Cost] = Cost(
         down="C * f - head * (share == 'extractor')",
         up="C_i * (f + 1) * (lam_r > 0) - head * (share == 'extractor')",
-        kept="d",
+        kept="d * (1 + (output == 'clients'))",
         forwards="n * (lam_r > 0)",
         flops="(6 if drift == 'descent' else 4) * K * d + 3 * K * M * f",
     )
@@ -55,6 +56,7 @@ class FedTR(Sharing, Algorithm[Server, Client, Down, Up]):
     lam_r: Annotated[float, "weight λ_R of the distance to the centroids", nonnegative("it would repel")] = 1.0
     order: Annotated[Literal["after", "together"], "descent: the drift moves after the model or with it"] = "after"
     eta_d: Annotated[float, "step size η_d of the drift (descent); constant", nonnegative("it would climb")] = 0.01
+    output: Annotated[Literal["global", "clients"], "what is evaluated: w, or also the clients' w_i, kept"] = "global"
     reduction: Annotated[Literal["mse", "mean", "sum"], "R: mean over batch and features, over the batch, sum"] = "mse"
 
     def server_init(self, x: Tensor, population: Population) -> Server:
@@ -62,7 +64,7 @@ class FedTR(Sharing, Algorithm[Server, Client, Down, Up]):
         return Server(w, zeros_like(w), no_centroids(x, population.layout))
 
     def client_init(self, x: Tensor, layout: Layout) -> Client:
-        return Client(zeros_like(self.shared(x, layout)), self.private(x, layout))
+        return Client(zeros_like(self.shared(x, layout)), self.private(x, layout), self.looked_at(x))
 
     def broadcast(self, server: Server, cohort: Cohort) -> Down:
         return Down(server.x, server.cen)
@@ -89,12 +91,18 @@ class FedTR(Sharing, Algorithm[Server, Client, Down, Up]):
         w_i, head = self.shared(x, layout), self.private(x, layout)
         sums, n = local.class_sums(x) if self.lam_r else (zeros_like(down.cen), w.new_zeros(len(down.cen)))  # eq. 7
         if self.drift == "dual":
-            return Up(sums, n, w_i), Client(d + (w_i - w), head)  # Appendix A
-        return Up(sums, n, w_i + d), Client(d, head)  # line 14
+            return Up(sums, n, w_i), Client(d + (w_i - w), head, self.looked_at(x))  # Appendix A
+        return Up(sums, n, w_i + d), Client(d, head, self.looked_at(x))  # line 14
 
     def server_update(self, server: Server, up: Up, cohort: Cohort) -> Server:
         d = server.d + cohort.fraction * (up.x - server.x) if self.drift == "dual" else server.d  # which then is 0
         return Server(up.x + d, d, up.renewed(server.cen))  # eqs. 8, 9
+
+    def looked_at(self, x: Tensor) -> Tensor:
+        return x if self.output == "clients" else x[:0]
+
+    def personal(self, down: Down, me: Client, layout: Layout) -> Tensor | None:
+        return me.w if self.output == "clients" else Sharing.personal(self, down, me, layout)
 
     def needs_features(self) -> bool:
         return self.lam_r > 0 or self.share == "extractor"

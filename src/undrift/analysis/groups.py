@@ -45,7 +45,20 @@ class Remark:
 
 
 # What may differ between the runs of one group: it changes how a run is made or watched, not what it computes.
-_IGNORED = {"seed", "name", "runtime", "workers", "target", "eval_every", "rounds", "own", "public", "scoring"}
+_IGNORED = {
+    "seed",
+    "name",
+    "runtime",
+    "workers",
+    "target",
+    "eval_every",
+    "eval_training",
+    "limit",
+    "rounds",
+    "own",
+    "public",
+    "scoring",
+}
 
 
 @dataclass(frozen=True)

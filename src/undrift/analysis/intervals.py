@@ -60,6 +60,11 @@ class Interval:
         return self.measured and (self.low > neutral or self.high < neutral)
 
 
+def student(count: int) -> float:
+    """How many standard errors a 95 % interval of a mean over so many seeds reaches to each side."""
+    return _T[count - 2] if count - 2 < len(_T) else 1.96
+
+
 def paired_difference(mine: Sequence[float], theirs: Sequence[float]) -> Interval:
     """How much larger the first figures are, seed by seed."""
     difference = np.array(mine) - np.array(theirs)
@@ -81,8 +86,7 @@ def interval(drawn: Floats, pairs: int) -> Interval:
     known = np.sort(drawn[1:][~np.isnan(drawn[1:])])
     if pairs < 2 or not len(known):
         return Interval(value, math.nan, math.nan, pairs)
-    t = _T[pairs - 2] if pairs - 2 < len(_T) else 1.96
-    level = NormalDist().cdf(-math.sqrt(pairs / (pairs - 1)) * t)
+    level = NormalDist().cdf(-math.sqrt(pairs / (pairs - 1)) * student(pairs))
     low = known[math.floor(level * (len(known) - 1))]
     high = known[math.ceil((1 - level) * (len(known) - 1))]
     return Interval(value, float(low), float(high), pairs)

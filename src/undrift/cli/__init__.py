@@ -1,16 +1,34 @@
-"""The command line. Bad input gets one sentence and exit code 2; Ctrl-C stops cleanly and says how to go on."""
+"""The command line. Bad input gets one sentence and exit code 2; Ctrl-C stops cleanly and says how to go on.
+
+`undrift.cli.ending` lists the exit codes.
+"""
 
 from __future__ import annotations
 
 import re
+import sqlite3
 import sys
+from typing import Annotated
 
 import click
 import typer
 
-from undrift.cli import keeping, lists, reproduce, runs, seeing, showing, studies
-from undrift.cli.common import complain, errors, show_warnings
+from undrift.cli import authors, keeping, lists, reproduce, runs, seeing, showing, studies, taking
+from undrift.cli.common import complain, errors, say, show_warnings
+from undrift.cli.deploy import register as register_deploy
+from undrift.cli.ending import (
+    BAD_INPUT,
+    BUG,
+    OK,
+    STOPPED,
+    TERMINATED,
+    report_bug,
+    surroundings,
+    terminable,
+)
+from undrift.cli.site import register as register_site
 from undrift.core.errors import InvalidInput
+from undrift.version import versions
 
 app = typer.Typer(
     name="undrift",
@@ -22,13 +40,37 @@ app = typer.Typer(
     "Start with [bold]undrift demo[/], then [bold]undrift compare --algorithms fedavg,fedtrip --seeds 1..3[/].",
     epilog="Every command has --help. Shell completion: undrift --install-completion.",
 )
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        say(versions())
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Say which undrift this is, and on what it runs.", is_eager=True, callback=_say_version
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 runs.register(app)
 studies.register(app)
 reproduce.register(app)
 showing.register(app)
+register_deploy(app)
+register_site(app)
 lists.register(app)
 seeing.register(app)
 keeping.register(app)
+taking.register(app)
+authors.register(app)
 
 
 def main() -> None:
@@ -39,25 +81,37 @@ def main() -> None:
 def run(args: list[str]) -> int:
     """Run a command line; the exit code."""
     show_warnings()
+    with terminable() as asked:
+        code = _run(args)
+    return TERMINATED if asked and code == STOPPED else code
+
+
+def _run(args: list[str]) -> int:
     try:
         code = app(args, standalone_mode=False)  # Typer returns the code of an exit, and of Ctrl-C
     except InvalidInput as error:
         complain(str(error))
-        return 2
+        return BAD_INPUT
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.exceptions.NoArgsIsHelpError:
-        return 0  # the help has been shown
+        return OK  # the help has been shown
     except click.ClickException as error:
         complain(_sentence(error))
-        return 2
+        return BAD_INPUT
     except (click.Abort, KeyboardInterrupt):
         complain("stopped")
-        return 130
+        return STOPPED
     except BrokenPipeError:
         errors.file = open("/dev/null", "w")  # noqa: SIM115 - the reader of our output has gone; say nothing more
-        return 0
-    return code if isinstance(code, int) else 0
+        return OK
+    except (OSError, MemoryError, sqlite3.OperationalError) as error:  # the machine's, not undrift's
+        complain(surroundings(error))
+        return BAD_INPUT
+    except Exception as error:
+        report_bug(error)
+        return BUG
+    return code if isinstance(code, int) else OK
 
 
 def _sentence(error: click.ClickException) -> str:

@@ -2,23 +2,68 @@
 
 0    all is well
 1    a bug in undrift
-2    the input cannot be used
+2    the input, or the machine, does not allow it
 3    it ran, but a run failed or diverged
 130  stopped by Ctrl-C
+143  stopped by SIGTERM
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from rich.markup import escape
 
 from undrift.analysis.health import Health, health
-from undrift.cli.common import errors
+from undrift.cli.common import command_line, errors
 from undrift.ledger.history import History
 from undrift.report import words
+from undrift.version import versions
 
-OK, BUG, BAD_INPUT, UNWELL, STOPPED = 0, 1, 2, 3, 130
+OK, BUG, BAD_INPUT, UNWELL, STOPPED, TERMINATED = 0, 1, 2, 3, 130, 143
+
+
+@contextmanager
+def terminable() -> Iterator[list[int]]:
+    """SIGTERM stops as Ctrl-C does: what runs is recorded as stopped, and workers end. The signals that came."""
+    came: list[int] = []
+
+    def stop(signum: int, frame: Any) -> None:
+        came.append(signum)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def surroundings(error: BaseException) -> str:
+    """What the machine does not allow, as a sentence."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror[0].lower()}{error.strerror[1:]}"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory"
+    return str(error)
+
+
+def report_bug(error: Exception) -> None:
+    """A traceback, which no input should ever cause, and how to report it."""
+    errors.print("".join(traceback.format_exception(error)), markup=False, end="")
+    errors.print(
+        "[bold red]undrift:[/] this is a bug. Please report it to the authors with the lines above, the command "
+        f"({escape(command_line())}) and the versions: {escape(versions())}"
+    )
 
 
 def judged(histories: Sequence[History]) -> int:

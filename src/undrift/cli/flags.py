@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -19,7 +20,8 @@ from typer.core import TyperCommand, TyperOption
 
 from undrift.core.errors import InvalidInput, hint
 from undrift.core.settings import Setting
-from undrift.experiment.description import components, listed
+from undrift.experiment.description import components, listed, registries
+from undrift.plugins import split
 
 _META = "undrift.flags"
 _PANELS = {
@@ -57,6 +59,7 @@ class ExperimentCommand(TyperCommand):
 def _options() -> tuple[click.Parameter, ...]:
     """One option per setting name, and one per section and name; those of components not chosen are hidden."""
     chosen = _chosen()
+    _look_at_references(chosen)
     found: list[click.Parameter] = []
     plain: dict[str, list[tuple[str, str, Setting]]] = {}
     for section, kinds in components().items():
@@ -80,6 +83,14 @@ def _options() -> tuple[click.Parameter, ...]:
             text, panel = (_help([own]), _PANELS[part]) if only else ("", None)
             found.append(_option(flag, f"{part}.{name}", own[2], text, panel, hidden=not only))
     return tuple(found)
+
+
+def _look_at_references(chosen: Mapping[str, list[str]]) -> None:
+    """Load the files that are named, so that their settings are flags too. What is wrong with them is said later."""
+    for section, known in registries().items():
+        for name in chosen.get(section, []):
+            with contextlib.suppress(InvalidInput):
+                _ = name in known
 
 
 def _option(flag: str, key: str, setting: Setting, text: str, panel: str | None, *, hidden: bool) -> TyperOption:
@@ -147,7 +158,7 @@ def _chosen() -> dict[str, list[str]]:
         section = _CHOICES.get(flag)
         if section and (equals or i + 1 < len(words)):
             names = listed(value if equals else words[i + 1])
-            chosen[section] = [name.split(":")[0] for name in names]
+            chosen[section] = [split(name)[0] for name in names]
     return chosen
 
 
@@ -158,6 +169,7 @@ def given(ctx: click.Context) -> dict[str, Any]:
 
 def as_changes(flags: Mapping[str, Any], names: Mapping[str, list[str]]) -> dict[str, Any]:
     """Flags as changes of an experiment; ``names`` says which components each section has."""
+    _look_at_references(names)
     known = components()
     changes: dict[str, Any] = {}
     for flag, value in flags.items():

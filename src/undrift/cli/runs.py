@@ -38,6 +38,7 @@ from undrift.experiment.start import resume_experiment, start_experiment
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
 from undrift.ledger.track import available
+from undrift.plugins import split
 from undrift.report import words
 from undrift.studies.lineup import common
 
@@ -79,6 +80,7 @@ def description(
     base = read_toml(toml) if toml else {}
     for key in COMPARED:
         base.pop(key, None)
+    base.pop("deploy", None)  # how rounds of a deployment wait: a simulation does not
     chosen: dict[str, Any] = {}
     for section, name in (("data", data), ("partition", partition), ("model", model)):
         if name:
@@ -91,7 +93,7 @@ def description(
     section = base.get("data", {})
     options = {**(section if isinstance(section, Mapping) else {}), **given(ctx)}
     names = {
-        "algorithm": [text.split(":")[0] for text in algorithm] if algorithm else [_name(base, "algorithm", "fedavg")],
+        "algorithm": [split(text)[0] for text in algorithm] if algorithm else [_name(base, "algorithm", "fedavg")],
         "data": [source],
         "partition": [_name(base, "partition", usual_partition(source, options))],
         "model": [_name(base, "model", "mlp")],
@@ -120,6 +122,9 @@ def run(
     print_toml: Annotated[
         bool, typer.Option("--toml", help="Print the complete experiment as TOML and do not run it.")
     ] = False,
+    sites: Annotated[
+        int | None, typer.Option("--sites", min=1, help="Rehearse a deployment: exactly what so many sites would do.")
+    ] = None,
     track: TrackOption = None,
     durable: DurableOption = None,
     as_json: JsonOption = False,
@@ -137,6 +142,8 @@ def run(
     values = description(ctx, experiment, [algorithm] if algorithm else None, data, partition, model)
     if name:
         values["name"] = name
+    if sites is not None:
+        values |= {"clients": sites, "runtime": "serial"}  # other runtimes have other bits
     built = Experiment.build(values, str(experiment) if experiment else "command line")
     if print_toml:
         sys.stdout.write(built.to_toml())

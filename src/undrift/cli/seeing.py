@@ -96,11 +96,17 @@ def watch(
 
 
 def plot(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, bars, box, partition or tsne.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, series, bars, box, partition or tsne.")],
     names: RunsArgument = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A .png, .pdf or .svg file.")] = None,
     target: TargetOption = None,
-    axis: Annotated[str, typer.Option("--axis", help="curves: against rounds, bytes, macs or seconds.")] = "rounds",
+    of: Annotated[
+        str,
+        typer.Option("--of", help="series: any figure or note of the runs, as loss, 'loss on training', tau or mu."),
+    ] = "loss",
+    axis: Annotated[
+        str, typer.Option("--axis", help="curves, series: against rounds, bytes, macs or seconds.")
+    ] = "rounds",
     smooth: Annotated[float, typer.Option("--smooth", help="curves: factor of a moving average; 0: none.")] = 0.0,
     style: Annotated[str, typer.Option("--style", help="partition: bubbles or bars.")] = "bubbles",
     last: Annotated[int, typer.Option("--last", min=1, help="box: how many of the last evaluations.")] = 10,
@@ -109,8 +115,9 @@ def plot(
     root: RootOption = None,
     force: ForceOption = False,
 ) -> None:
-    """Draw a figure for a paper: curves, bars (rounds to target), box, partition, tsne."""
+    """Draw a figure for a paper: curves, series (anything recorded), bars (rounds to target), box, partition, tsne."""
     from undrift.report import features, plots
+    from undrift.report import series as recorded
 
     if kind not in plots.KINDS:
         raise unknown("kind of plot", kind, plots.KINDS)
@@ -122,6 +129,8 @@ def plot(
         histories = [History.of(book, run) for run in runs]
         if kind == "curves":
             plots.curves(histories, output, axis=axis, smooth=smooth, target=target, force=force)
+        elif kind == "series":
+            recorded.draw(histories, of, output, axis=axis, force=force)
         elif kind == "bars":
             plots.bars(histories, output, target=target, force=force)
         elif kind == "box":

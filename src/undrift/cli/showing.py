@@ -16,6 +16,7 @@ from undrift.analysis.selection import selected
 from undrift.cli.common import DEFAULT_LEDGER, JsonOption, LedgerOption, console, open_ledger, say
 from undrift.core.figure import Figure
 from undrift.experiment.execute import Result
+from undrift.experiment.limit import TIME, Limit
 from undrift.ledger.history import History
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
@@ -163,6 +164,13 @@ def _costs(history: History) -> list[tuple[str, str]]:
     ]
     if "runtime" in facts:
         found.append(("runtime", escape(f"{facts['runtime']}: {facts.get('runtime_why', 'as asked')}")))
+    limit = Limit.parse(str(history.experiment.get("limit", "")))
+    for name, used in limit.used(history.rounds).items():
+        unit = "seconds" if name == TIME else name
+        title = "simulated time" if name == TIME else name
+        found.append(
+            (f"{title} used of the limit", f"{words.cost(unit, used)} of {words.cost(unit, limit.amounts[name])}")
+        )
     if target is not None:
         found.append((f"to {words.target_words(float(target))}", _to_target(history, float(target))))
     if history.rejected:

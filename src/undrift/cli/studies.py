@@ -236,7 +236,7 @@ def sweep(
     if output is not None:
         heat_map(found, output, force=force)
         say(f"wrote [bold]{escape(str(output))}[/]")
-    raise typer.Exit(_failures(found.failed))
+    raise typer.Exit(max(_failures(found.failed), UNWELL if found.unwell else OK))
 
 
 def advise(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, get_origin
+from functools import cache
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
@@ -146,13 +147,8 @@ class Algorithm(Settings, Generic[S, C, D, U]):
     @classmethod
     def records(cls) -> dict[str, type[Record]]:
         """The four record types that the class was declared with."""
-        found = dict(zip(("server", "client", "down", "up"), _declared(cls), strict=True))
-        if cls.exchanges == 2:
-            from typing import get_type_hints
-
-            found["ask"] = get_type_hints(cls.ask)["return"]
-            found["survey"] = get_type_hints(cls.survey)["return"]
-        return found
+        found: Any = cls
+        return dict(_records(found))
 
     def claims(self, training: Training, layout: Layout, n: int, classes: int) -> dict[str, float]:
         """The claimed cost, as numbers, for a client with ``n`` samples of so many ``classes``."""
@@ -179,6 +175,15 @@ class Algorithm(Settings, Generic[S, C, D, U]):
 
 
 Method = Algorithm[Any, Any, Any, Any]
+
+
+@cache
+def _records(cls: Any) -> Mapping[str, type[Record]]:
+    found = dict(zip(("server", "client", "down", "up"), _declared(cls), strict=True))
+    if cls.exchanges == 2:
+        found["ask"] = get_type_hints(cls.ask)["return"]
+        found["survey"] = get_type_hints(cls.survey)["return"]
+    return found
 
 
 def _declared(cls: type) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from undrift.core.algorithm import Method
 from undrift.core.eager import EagerLocal, Trainer
@@ -36,6 +37,10 @@ class Judged(Upload):
     right: Each[Scalar]  # how many it gets right; 0 where there are no classes
     loss: Each[Scalar]  # the sum of the losses
     count: Each[Scalar]
+
+    def doubt(self, samples: int, steps: int) -> str | None:
+        right, count = float(self.right), float(self.count)
+        return None if 0 <= right <= count else f"it claims {right:g} of {count:g} right"
 
 
 def down_kind(method: Method, kind: Work, given: bool = False) -> type[Record]:
@@ -79,18 +84,46 @@ def work(
     state, buffers = None, None
     with torch.no_grad(), _explained(local.client):
         if kind == "update":
-            up, after = method.client_update(down, kept.state, local)
-            state, buffers = after.tensors(), local.buffers()
+            up, after = _pair(method, method.client_update(down, kept.state, local))
+            state, buffers = _as_declared(method, "client_update", after, method.records()["client"]), local.buffers()
         elif kind == "survey":
             up = method.survey(down, kept.state, local)
         else:
             up = _judged(method, down, kept, local)
-        up, noted = passed_one(stages, up.tensors(), down)
+        asked = "survey" if kind == "survey" else "client_update"
+        up, noted = passed_one(stages, _as_declared(method, asked, up, up_kind(method, kind)), down)
     local.spent.seconds = time.perf_counter() - began
-    local.spent.bytes_up = up.nbytes()
-    if buffers is not None and method.shares_buffers:
-        local.spent.bytes_up += buffers.nbytes()
+    local.spent.bytes_up = bytes_up(up, buffers if method.shares_buffers else None)
     return Reply(local.client, local.round, up, state, local.n, local.steps, local.spent, buffers, local.notes | noted)
+
+
+def _pair(method: Method, found: Any) -> tuple[Any, Any]:
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise InvalidInput(f"{_title(method)}: client_update must return an upload and a state, not {_said(found)}")
+    return found
+
+
+def _as_declared(method: Method, function: str, record: Any, kind: type[Record]) -> Any:
+    """A record of tensors, or a sentence to the author of a method that returns something else."""
+    if type(record) is not kind:
+        raise InvalidInput(f"{_title(method)}: {function} must return a {kind.__name__}, not {_said(record)}")
+    for spec, value in record.items():
+        if not isinstance(value, Tensor | bool | int | float):
+            raise InvalidInput(f"{_title(method)}: {function} returns {_said(value)} as {spec.name}, not a tensor")
+    return record.tensors()
+
+
+def _title(method: Method) -> str:
+    return method.title or type(method).__name__
+
+
+def _said(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def bytes_up(up: Record, shared: Buffers | None) -> int:
+    """What goes up: the upload, and the statistics where they are shared."""
+    return up.nbytes() + (0 if shared is None else shared.nbytes())
 
 
 def _judged(method: Method, down: Message, kept: Kept, local: EagerLocal) -> Judged:

@@ -28,6 +28,7 @@ class Population:
     layout: Layout  # of the model they train
     names: tuple[str, ...] | None = None  # None: clients are called by their number
     public: int = 0  # samples that the server itself may train on
+    steps: NDArray[np.int64] | None = None  # local steps that each is to take; None: not known
 
     @property
     def size(self) -> int:

@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from undrift.core.guard import SAMPLE, Seen
 from undrift.core.records import Message, Upload
 from undrift.core.update import Starts
-
-SAMPLE = 256  # uploads that are looked at, in cohort order
 
 
 class Drift:
@@ -22,22 +21,25 @@ class Drift:
         self._count = 0
         self._lengths = self._squares = 0.0
 
-    def add(self, up: Upload, place: int) -> None:
-        """The upload of the client at this place of the cohort."""
+    def add(self, up: Upload, place: int, seen: Seen | None = None) -> None:
+        """The upload of the client at this place of the cohort; ``seen`` where its update was worked out before."""
         if not self._name or self._count == SAMPLE:
             return
         value: Tensor = getattr(up, self._name).reshape(-1)  # a method may average tensors of any shape
         if not self._count:
             self._update, self._sum, self._units = (torch.zeros_like(value) for _ in range(3))
-        start = self._starts.at(self._name, slice(place, place + 1))
-        update = value if start is None else torch.sub(value, start[0], out=self._update)
-        square = float(update.dot(update))
+        if seen is None:
+            start = self._starts.at(self._name, slice(place, place + 1))
+            update = value if start is None else torch.sub(value, start[0], out=self._update)
+            square = float(update.dot(update))
+        else:
+            update, square = seen.update, seen.square
         length = math.sqrt(square)
         self._sum.add_(update)
         self._units.add_(update, alpha=1 / length if length else 0.0)
         self._count, self._lengths, self._squares = self._count + 1, self._lengths + length, self._squares + square
 
-    def add_rows(self, ups: Upload, place: int) -> None:
+    def add_rows(self, ups: Upload, place: int, seen: Seen | None = None) -> None:
         """The same for uploads whose fields are stacked along a first axis: clients from this place on."""
         if not self._name or self._count == SAMPLE:
             return
@@ -45,9 +47,12 @@ class Drift:
         rows = rows.reshape(len(rows), -1)
         if not self._count:
             self._update, self._sum, self._units = (torch.zeros_like(rows[0]) for _ in range(3))
-        start = self._starts.at(self._name, slice(place, place + len(rows)))
-        updates = rows if start is None else rows - start
-        lengths = torch.linalg.vector_norm(updates, dim=1)
+        if seen is None:
+            start = self._starts.at(self._name, slice(place, place + len(rows)))
+            updates = rows if start is None else rows - start
+            lengths = torch.linalg.vector_norm(updates, dim=1)
+        else:
+            updates, lengths = seen.update[: len(rows)], seen.lengths[: len(rows)]
         inverse = torch.where(lengths > 0, 1 / lengths, 0.0)
         total, units = torch.stack([torch.ones_like(inverse), inverse]) @ updates
         self._sum.add_(total)

@@ -157,7 +157,7 @@ class Federation(Model, Holding):
 
     @cached_property
     def population(self) -> Population:
-        return populated(np.diff(self.offsets), self.layout, self.names, self.public)
+        return populated(self, np.diff(self.offsets), self.names, self.public)
 
     def trainer(self) -> Trainer:
         return Trainer(self, self)
@@ -179,11 +179,11 @@ class Registered(Model):
 
     @cached_property
     def population(self) -> Population:
-        return populated(self.samples, self.layout, self.names, None if self.here is None else self.here.public)
+        return populated(self, self.samples, self.names, None if self.here is None else self.here.public)
 
 
 def populated(
-    samples: NDArray[np.int64], layout: Layout, names: tuple[str, ...] | None, public: NDArray[np.int64] | None
+    model: Model, samples: NDArray[np.int64], names: tuple[str, ...] | None, public: NDArray[np.int64] | None
 ) -> Population:
     """All clients, each with at least one sample."""
     if len(samples) == 0:
@@ -191,4 +191,6 @@ def populated(
     if (samples <= 0).any():
         empty = int(np.flatnonzero(samples <= 0)[0])
         raise InvalidInput(f"client {names[empty] if names else empty} has no samples")
-    return Population(samples, layout, names, 0 if public is None else len(public))
+    sizes, places = np.unique(samples, return_inverse=True)
+    steps = np.array([model.training.steps_for(int(n)) for n in sizes])[places]
+    return Population(samples, model.layout, names, 0 if public is None else len(public), steps)

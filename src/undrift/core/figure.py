@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 GLOBAL, PERSONAL = "global", "personal"
 TEST, OWN_MEAN, OWN_WORST = "test", "own test (mean)", "own test (worst decile)"
+TRAINING, VALIDATION = "training", "validation"
 
 
 @dataclass(frozen=True, order=True)
@@ -17,7 +18,7 @@ class Figure:
     """The label of a number: a value, so that nobody has to make a text of it and parse it again."""
 
     model: str = GLOBAL  # global, personal, or a name that the method gives
-    data: str = TEST  # the common test set, or the clients' own parts of it: their mean, their worst tenth
+    data: str = TEST  # the common test set, the clients' own parts of it (mean, worst tenth), all their training data
     metric: str = "accuracy"
 
     @property
@@ -43,7 +44,13 @@ class Figure:
         return value > on if self.better == "higher" else value < on
 
 
-_PLACES = {TEST: "the test set", OWN_MEAN: "clients' own test data", OWN_WORST: "the worst tenth of the clients"}
+_PLACES = {
+    TEST: "the test set",
+    OWN_MEAN: "clients' own test data",
+    OWN_WORST: "the worst tenth of the clients",
+    VALIDATION: "the validation data",
+    TRAINING: "all clients' training data",
+}
 _SHARES = {"accuracy"}
 _LOWER = {"loss"}
 

@@ -157,6 +157,13 @@ class Loop:
         down = Candidate(model) if model is not None else self.method.broadcast(snapshot.server, cohort)
         return self.runtime.exchange(Task(self.method, down, cohort, snapshot.buffers, "evaluate"))
 
+    def personal(self, snapshot: Snapshot, client: int) -> tuple[Tensor, Buffers] | None:
+        """The personal model of a client, and the statistics that go with it; None where the method has none."""
+        cohort = self._cohort(snapshot.round + 1, np.array([client], dtype=np.int64))
+        down, kept = self.method.broadcast(snapshot.server, cohort).row(0), self.runtime.kept(self.method, client)
+        w = self.method.personal(down, kept.state, self.federation.layout)
+        return None if w is None else (w, snapshot.buffers if kept.buffers is None else kept.buffers)
+
     def _skipped(self, before: Snapshot, cohort: Cohort, rejected: dict[int, str], began: float) -> Round:
         """Nobody's upload counted: nothing changes but the round's number, and what the method says of such a round."""
         server = self.method.skipped(before.server, cohort)

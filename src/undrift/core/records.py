@@ -28,6 +28,13 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Like:
+    """A field with the shape of what the client keeps under another name, which a setting decides."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Travel:
     """How a field travels, and on the way up how it is reduced."""
 
@@ -63,6 +70,7 @@ class Field:
     axes: tuple[str, ...] | None  # None: any shape
     travel: str  # "same", "mean", "sum", "each" or "had"
     meaning: str = ""  # "point", "move", or none: no part of the update
+    like: str = ""  # the field that the client keeps which has the same shape
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -194,6 +202,13 @@ class Upload(Record):
         """
         return self
 
+    def doubt(self, samples: int, steps: int) -> str | None:
+        """Why it cannot be what a client with so many samples found in so many steps, or None.
+
+        Types, shapes and sizes of all fields have been checked before.
+        """
+        return None
+
 
 class Nothing(State):
     """A client that keeps nothing."""
@@ -210,9 +225,10 @@ def _schema(cls: Any) -> tuple[Field, ...]:
         shape = next((e for e in extras if isinstance(e, Shape)), None)
         travel = next((e for e in extras if isinstance(e, Travel)), None)
         meaning = next((e.kind for e in extras if isinstance(e, Meaning)), "")
+        like = next((e.name for e in extras if isinstance(e, Like)), "")
         number = hint if hint in (int, float, bool) else None
         axes = shape.axes if shape else None
-        found.append(Field(item.name, number, axes, travel.kind if travel else "same", meaning))
+        found.append(Field(item.name, number, axes, travel.kind if travel else "same", meaning, like))
     return tuple(found)
 
 

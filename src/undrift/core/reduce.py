@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from undrift.core.cohort import Population
-from undrift.core.records import Message, Record, State, Upload
+from undrift.core.records import State, Upload
 from undrift.core.spent import Spent
 from undrift.core.vector import Buffers, double
 
@@ -45,7 +44,8 @@ class Block:
     steps: NDArray[np.int64]
     spent: list[Spent]
     notes: dict[str, list[float]]
-    finite: bool  # are all values of the upload?
+    norms: Mapping[str, Tensor] = field(default_factory=dict)  # of the rows of each field of the upload
+    kept: Mapping[str, float] = field(default_factory=dict)  # the largest magnitude in each field of what they keep
 
     def replies(self) -> list[Reply]:
         """One by one."""
@@ -60,9 +60,12 @@ class Block:
 
     def reply(self, i: int) -> Reply:
         """One of them, to look at."""
-        up = self.up.map(lambda field, value: value[i])
+        up, state = (
+            None if part is None else part.map(lambda field, value: value[i]) for part in (self.up, self.state)
+        )
         client, samples, steps = (int(values[i]) for values in (self.clients, self.samples, self.steps))
-        return Reply(client, self.round, up, None, samples, steps, self.spent[i])
+        notes = {name: values[i] for name, values in self.notes.items()}
+        return Reply(client, self.round, up, state, samples, steps, self.spent[i], None, notes)
 
     def states(self) -> list[Any]:
         """What each client will keep: copies, because a client must not keep the whole block."""
@@ -72,10 +75,6 @@ class Block:
     def noted(self) -> list[dict[str, float]]:
         return [{name: values[i] for name, values in self.notes.items()} for i in range(len(self.clients))]
 
-    def sound(self, population: Population) -> bool:
-        """Are the claimed samples right and all values finite? Then one reply stands for all in further checks."""
-        return self.finite and bool((self.samples == population.samples[self.clients]).all())
-
 
 def _unstacked(record: Any, count: int, copy: bool = False) -> list[Any]:
     columns = [[row.clone() for row in value.unbind()] if copy else value.unbind() for _, value in record.items()]
@@ -83,34 +82,15 @@ def _unstacked(record: Any, count: int, copy: bool = False) -> list[Any]:
     return [kind(*row) for row in zip(*columns, strict=True)] if columns else [record] * count
 
 
-def objection(reply: Reply, kind: type[Record], round: int, population: Population, down: Message) -> str | None:
-    """Why an upload cannot count, or None: schema, shape, type, finite, claimed weight, round."""
-    if reply.round != round:
-        return f"it belongs to round {reply.round}, not {round}"
-    expected = int(population.samples[reply.client])
-    if reply.samples != expected:
-        return f"it claims {reply.samples} samples, and {expected} are registered"
-    if type(reply.up) is not kind:
-        return f"it is a {type(reply.up).__name__}, not a {kind.__name__}"
-    for spec, value in reply.up.items():
-        if not isinstance(value, Tensor):
-            return f"{spec.name} is not a tensor"
-        if spec.axes is not None:
-            shape = tuple(population.layout.extent(axis) for axis in spec.axes)
-        else:  # of a shape that the settings decide: as what was sent under the same name
-            shape = tuple(getattr(down, spec.name, value).shape)
-        if tuple(value.shape) != shape:
-            return f"{spec.name} has shape {tuple(value.shape)}, not {shape}"
-        if value.is_floating_point() and not finite(value):
-            return f"{spec.name} is not finite"
-    if reply.buffers is not None and not finite(reply.buffers.floats):
-        return "its batch-norm statistics are not finite"
-    return None
-
-
-def finite(values: Tensor) -> bool:
-    """Are all values finite? One pass: a sum is finite only if its terms are; large finite ones are looked at again."""
-    return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
+def reach(values: Tensor) -> float:
+    """The largest magnitude among some numbers, in one pass; NaN or infinite where they are not all finite."""
+    if not values.numel():
+        return 0.0
+    try:
+        low, high = (float(value) for value in torch.aminmax(values.detach()))
+    except RuntimeError:  # of a type that nothing can be done with
+        return math.nan
+    return max(-low, high)
 
 
 class Total:
@@ -158,6 +138,7 @@ class Reduction:
         factor = weight / self._first
         self._weight += factor
         for spec, value in up.items():
+            value = double(value) if spec.axes == () else value  # whatever type a client's single numbers have
             if spec.travel == "each":
                 self._rows.setdefault(spec.name, []).append(value)
             else:
@@ -171,6 +152,7 @@ class Reduction:
         factors = torch.tensor(weights, dtype=torch.float64) / self._first
         self._weight += float(factors.sum())
         for spec, rows in ups.items():
+            rows = double(rows) if spec.axes == () else rows
             if spec.travel == "each":
                 self._rows.setdefault(spec.name, []).extend(rows.unbind())
             else:

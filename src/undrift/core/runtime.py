@@ -5,6 +5,7 @@ A runtime produces replies; checking, reducing and counting them is the same eve
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,17 +18,22 @@ import torch
 from torch import Tensor
 
 from undrift.core.algorithm import Method
+from undrift.core.check import Expected, Rejected, objection, sound
 from undrift.core.client import Work, one_thread, up_kind
 from undrift.core.cohort import Cohort
 from undrift.core.drift import Drift
 from undrift.core.federation import Federation
+from undrift.core.guard import Guard, Seen
 from undrift.core.records import Message, Upload
-from undrift.core.reduce import REDUCERS, Block, Reply, objection, reduce_buffers
+from undrift.core.reduce import REDUCERS, Block, Reply, reduce_buffers
 from undrift.core.spent import Spent
-from undrift.core.stages import Carried, Guard, Stage, Uploads
+from undrift.core.stages import Carried, Stage, Uploads
 from undrift.core.states import Kept, Memory, States, elsewhere
 from undrift.core.vector import Buffers
 
+PATIENCE = 8  # replies that may wait for a client whose first answer was bad
+
+Answer = Reply | Block | Rejected
 Mapped = Callable[[Federation, Mapping[str, Tensor], Any], dict[str, Tensor]]
 
 
@@ -71,6 +77,7 @@ class Runtime(ABC):
     notice: Callable[[int], None] | None = None  # told how many clients have answered, as they do
     states: States  # what the clients keep
     elsewhere = False  # do they keep it themselves? Then only the round that was accepted last is kept here
+    patience = 0.0  # seconds of work that a client may claim however young the exchange is
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
@@ -80,24 +87,30 @@ class Runtime(ABC):
     def kept(self, method: Method, client: int) -> Kept:
         """What a client keeps; before its first accepted upload that is the method's initial state."""
         found = self.states.load(client)
-        if found is not None:
-            return found
+        return self.fresh(method) if found is None else found
+
+    def fresh(self, method: Method) -> Kept:
+        """What a client keeps before its first accepted upload: the method's initial state."""
         if self._fresh[0] is not method:
             self._fresh = (method, self.federation.fresh(method))
         return self._fresh[1]
 
+    def expecting(self, task: Task) -> Expected:
+        """What is known of the replies to a task before they arrive."""
+        return expecting(task, self.fresh(task.method), not self.elsewhere, self.patience)
+
     @abstractmethod
-    def replies(self, task: Task) -> Iterable[Reply | Block]:
+    def replies(self, task: Task) -> Iterable[Answer]:
         """The replies of the clients that answered, in any order."""
 
     def exchange(self, task: Task) -> Exchanged:
         """Send, wait, check, reduce."""
         began = time.perf_counter()
         with one_thread():
-            done = settle(task, self._noticed(task), self.states)
+            done = settle(task, self._noticed(task), self.states, self.expecting(task))
         return replace(done, cohort=replace(done.cohort, elapsed=time.perf_counter() - began))
 
-    def _noticed(self, task: Task) -> Iterable[Reply | Block]:
+    def _noticed(self, task: Task) -> Iterable[Answer]:
         replies = self.replies(task)
         return replies if self.notice is None or task.kind == "evaluate" else counted(replies, self.notice)
 
@@ -116,7 +129,7 @@ class Runtime(ABC):
         self.close()
 
 
-def counted(replies: Iterable[Reply | Block], notice: Callable[[int], None]) -> Iterator[Reply | Block]:
+def counted(replies: Iterable[Answer], notice: Callable[[int], None]) -> Iterator[Answer]:
     """The replies, with a word to somebody on how many clients they came from."""
     clients = 0
     for item in replies:
@@ -125,36 +138,65 @@ def counted(replies: Iterable[Reply | Block], notice: Callable[[int], None]) -> 
         notice(clients)
 
 
-def settle(task: Task, replies: Iterable[Reply | Block], states: States) -> Exchanged:
+def settle(task: Task, replies: Iterable[Answer], states: States, expected: Expected | None = None) -> Exchanged:
     """Check every reply, drop the bad ones by name, and reduce the others in cohort order, as soon as it allows.
 
     What clients will keep is held in ``states``; it is for the loop to say that the round counted.
     """
-    cohort, method = task.cohort, task.method
-    places = {int(client): place for place, client in enumerate(cohort.ids)}
-    kind = up_kind(method, task.kind)
-    tally = Tally(task, kind, states)
+    places = {int(client): place for place, client in enumerate(task.cohort.ids)}
+    expected = expected or expecting(task)
+    tally = Tally(task, expected.kind, states)
+    good: set[int] = set()
     rejected: dict[int, str] = {}
 
-    def reason(reply: Reply) -> str | None:
-        return objection(reply, kind, cohort.round, cohort.population, task.down)
+    def take(answer: Reply | Rejected, checked: bool) -> None:
+        client = answer.client if type(answer.client) is int else -1
+        if client in good:
+            return  # of two answers the first that is sound counts, and the other is no matter
+        if client not in places:
+            rejected[client] = "it was not asked in this round"
+        elif isinstance(answer, Rejected):
+            rejected[client] = answer.reason
+            tally.refuse(places[client])
+        elif reason := None if checked else objection(answer, expected) or tally.unlike(answer):
+            rejected[client] = reason
+            tally.refuse(places[client])
+        else:
+            good.add(client)
+            rejected.pop(client, None)
+            tally.put(places[client], answer)
 
     for item in replies:
-        sound = isinstance(item, Block) and item.sound(cohort.population) and not reason(item.reply(0))
-        if isinstance(item, Block) and sound:  # then all of them are as the first
-            begin = places.get(int(item.clients[0]), len(places))
-            if np.array_equal(cohort.ids[begin : begin + len(item.clients)], item.clients):
-                tally.put(begin, item)
-                continue
-        for reply in item.replies() if isinstance(item, Block) else [item]:
-            if reply.client not in places:
-                rejected[reply.client] = "it was not asked in this round"
-                continue
-            why = None if sound else reason(reply)
-            if why:
-                rejected[reply.client] = why
-            tally.put(places[reply.client], None if why else reply)
+        if not isinstance(item, Block):
+            take(item, checked=False)
+            continue
+        whole = sound(item, expected)
+        clients, begin = item.clients.tolist(), places.get(int(item.clients[0]), len(places))
+        if whole and np.array_equal(task.cohort.ids[begin : begin + len(clients)], item.clients):
+            good.update(clients)
+            tally.put(begin, item)
+        else:
+            for reply in item.replies():
+                take(reply, whole)
     return tally.exchanged(rejected)
+
+
+def expecting(task: Task, fresh: Kept | None = None, travels: bool = True, patience: float = 0.0) -> Expected:
+    """What is known of the replies to a task before they arrive: see ``Expected``."""
+    shared, own = task.method.shares_buffers, None if fresh is None or not travels else fresh.buffers
+    return Expected(
+        kind=up_kind(task.method, task.kind),
+        round=task.cohort.round,
+        population=task.cohort.population,
+        down=task.down,
+        began=task.cohort.began,
+        fresh=fresh,
+        travels=travels,
+        buffers=(task.buffers if shared else own) if task.kind == "update" else None,
+        shared=shared,
+        work=task.kind,
+        patience=patience,
+    )
 
 
 class Tally:
@@ -170,52 +212,79 @@ class Tally:
         self._guard = Guard(kind, task.down, task.uploads.guard)
         self._waiting: dict[int, Reply | Block] = {}  # for the guard to have seen all, by (first) place
         self._next = 0
-        self._early: dict[int, Reply | Block | None] = {}  # by (first) place; None: rejected
+        self._early: dict[int, Reply | Block] = {}  # by (first) place
+        self._refused: set[int] = set()
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of fields of which nothing but the first upload says it
         self._counted: list[tuple[int, int, Spent, float, Buffers | None, dict[str, float]]] = []
 
-    def put(self, place: int, item: Reply | Block | None) -> None:
-        if place < self._next:
-            return  # of two answers the first counts
-        self._early.setdefault(place, item)
-        while self._next in self._early:
-            found = self._early.pop(self._next)
-            self._add(self._next, found)
-            self._next += len(found.clients) if isinstance(found, Block) else 1
+    def put(self, place: int, item: Reply | Block) -> None:
+        if place >= self._next:
+            self._early.setdefault(place, item)
+            self._refused.discard(place)
+            self._advance()
 
-    def _add(self, place: int, item: Reply | Block | None) -> None:
-        if item is None:
-            return
-        count = len(item.clients) if isinstance(item, Block) else None
-        if self._guard.harmless(item.up, place, count) and not self._waiting:
-            self._count(place, item)
+    def refuse(self, place: int) -> None:
+        """A bad answer: a good one may still come under the same name, and is waited for while few others wait."""
+        self._refused.add(place)
+        self._advance()
+
+    def unlike(self, reply: Reply) -> str | None:
+        """Why an upload does not go with the first one, where nothing else says its shape."""
+        for spec, value in reply.up.items():
+            shape = self._shapes.setdefault(spec.name, tuple(value.shape))
+            if tuple(value.shape) != shape:
+                return f"{spec.name} has shape {tuple(value.shape)}, not {shape} as that of others"
+        return None
+
+    def _advance(self) -> None:
+        while True:
+            if self._next in self._early:
+                found = self._early.pop(self._next)
+                self._add(self._next, found)
+                self._next += len(found.clients) if isinstance(found, Block) else 1
+            elif self._next in self._refused and len(self._early) > PATIENCE:
+                self._next += 1
+            else:
+                return
+
+    def _add(self, place: int, item: Reply | Block) -> None:
+        look = self._guard.look_rows(item, place) if isinstance(item, Block) else self._guard.look(item.up, place)
+        harmless, seen = look
+        if harmless and not self._waiting:
+            self._count(place, item, seen)
         else:  # what comes after it waits too: sums are in cohort order
             self._waiting[place] = item
 
     def _released(self) -> dict[int, str]:
         """Count what waited but for what the guard rejects, by client."""
-        spans = {place: len(item.clients) if isinstance(item, Block) else 1 for place, item in self._waiting.items()}
-        found = self._guard.objections(at for place, count in spans.items() for at in range(place, place + count))
+        if not self._waiting:
+            return {}
+        single = {
+            place: list(enumerate(item.replies() if isinstance(item, Block) else [item], place))
+            for place, item in self._waiting.items()
+        }
+        found = self._guard.objections([(at, reply.up) for replies in single.values() for at, reply in replies])
         for place, item in self._waiting.items():
-            if isinstance(item, Block) and any(at in found for at in range(place, place + spans[place])):
-                for at, reply in enumerate(item.replies(), place):
-                    if at not in found:
-                        self._count(at, reply)
-            elif place not in found:
+            if not any(at in found for at, _ in single[place]):
                 self._count(place, item)
+                continue
+            for at, reply in single[place]:
+                if at not in found:
+                    self._count(at, reply)
         self._waiting.clear()
         return {int(self._task.cohort.ids[place]): reason for place, reason in found.items()}
 
-    def _count(self, place: int, item: Reply | Block) -> None:
+    def _count(self, place: int, item: Reply | Block, seen: Seen | None = None) -> None:
         if isinstance(item, Block):
-            self._add_block(place, item)
+            self._add_block(place, item, seen)
         else:
-            self._add_reply(place, item)
+            self._add_reply(place, item, seen)
 
-    def _add_block(self, place: int, block: Block) -> None:
+    def _add_block(self, place: int, block: Block, seen: Seen | None) -> None:
         portions = self._portions[place : place + len(block.clients)]
         self._reduction.add_rows(block.up, portions)
         if self._drift is not None:
-            self._drift.add_rows(block.up, place)
+            self._drift.add_rows(block.up, place, seen)
         for spent in block.spent:
             spent.bytes_down = self._down_bytes
         clients, nothing = block.clients.tolist(), [None] * len(block.clients)
@@ -224,11 +293,11 @@ class Tally:
                 self._states.hold(client, elsewhere(block.round) if state is None else Kept(state, None, block.round))
         self._counted += zip(clients, block.steps.tolist(), block.spent, portions, nothing, block.noted(), strict=True)
 
-    def _add_reply(self, place: int, reply: Reply) -> None:
+    def _add_reply(self, place: int, reply: Reply, seen: Seen | None) -> None:
         reply.spent.bytes_down = self._down_bytes
         self._reduction.add(reply.up, self._portions[place])
         if self._drift is not None:
-            self._drift.add(reply.up, place)
+            self._drift.add(reply.up, place, seen)
         own = not self._task.method.shares_buffers
         if self._updates:
             kept = Kept(reply.state, reply.buffers if own else None, reply.round) if reply.state is not None else None
@@ -246,8 +315,8 @@ class Tally:
             return Exchanged(None, cohort.answered(cohort.ids[:0], torch.empty(0), ()), rejected=rejected)
         ids, steps, spent, portions, buffers, notes = zip(*self._counted, strict=True)
         answered = cohort.answered(np.array(ids, dtype=np.int64), torch.tensor(steps, dtype=torch.float64), spent)
-        for name in notes[0]:
-            answered.note(name, float(np.mean([note[name] for note in notes])))
+        for name, values in _noted(notes).items():
+            answered.note(name, float(np.mean(values)))
         return Exchanged(
             up=self._reduction.result(),
             cohort=answered,
@@ -256,6 +325,16 @@ class Tally:
             drift={} if self._drift is None else self._drift.figures(),
             lengths=tuple(self._guard.lengths.values()),
         )
+
+
+def _noted(notes: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """What most clients have noted, by name; a number that is not finite was not."""
+    found: dict[str, list[float]] = {}
+    for note in notes:
+        for name, value in note.items():
+            if math.isfinite(value):
+                found.setdefault(name, []).append(value)
+    return {name: values for name, values in found.items() if 2 * len(values) > len(notes)}
 
 
 def _down_bytes(task: Task) -> int:

@@ -7,7 +7,7 @@ to round are a few numbers, which belong to the run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median_low
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -73,7 +73,7 @@ class Clip(Stage):
             return {}
         if not carried.get(self.BOUND):
             return {self.BOUND: median_low(lengths)} if lengths else {}
-        through = 1 - notes.get("clipped", 1 - SHARE)
+        through = min(max(1 - notes.get("clipped", 1 - SHARE), 0.0), 1.0)  # clients say it, and may say anything
         return {self.BOUND: carried[self.BOUND] * math.exp(-PACE * (through - SHARE))}
 
 
@@ -167,58 +167,3 @@ def _rebuilt(ups: Any, updates: Updates, touched: Tensor, starts: Starts, places
         return torch.where(mask, getattr(new, field.name), value)
 
     return ups.map(chosen)
-
-
-class Guard:
-    """Tells an update that is absurd though finite: many times longer than the median of its round.
-
-    What is no longer than the message that the clients received never is, however short the others are: a client with
-    rare data among many that have converged is no fault. As such an update need not wait for the others, the reduction
-    stays a stream. Where the median is 0 nothing can be told.
-    """
-
-    def __init__(self, kind: type[Upload], down: Message, factor: float | None) -> None:
-        self._factor, self._starts = factor, Starts(kind, down)
-        self.blind = not self._starts.fields  # there is no update to look at
-        self._floors: list[float] = [] if self.blind or factor is None else _lengths(down).tolist()
-        self.lengths: dict[int, float] = {}  # of the updates that were looked at, by place
-
-    def harmless(self, item: Any, place: int, count: int | None = None) -> bool:
-        """Look at an upload, or at one with ``count`` rows: may it count whatever the others send?"""
-        if self.blind:
-            return True
-        starts = self._starts
-        updates = starts.update(item, place) if count is None else starts.updates(item, slice(place, place + count))
-        lengths = norms(updates).tolist()
-        self.lengths.update(enumerate(lengths, place))
-        return self._factor is None or all(length <= self._floor(place) for place, length in enumerate(lengths, place))
-
-    def objections(self, places: Iterable[int]) -> dict[int, str]:
-        """Why some of these uploads cannot count, by place, now that all were looked at."""
-        found: dict[int, str] = {}
-        median = median_low(self.lengths.values()) if self.lengths else 0.0
-        if self._factor is None or not median:
-            return found
-        for place in places:
-            length = self.lengths[place]
-            if length > max(self._factor * median, self._floor(place)):
-                found[place] = (
-                    f"its update has norm {length:.3g}, "
-                    f"more than {self._factor:g} times the median of the round ({median:.3g})"
-                )
-        for place in found:
-            del self.lengths[place]
-        return found
-
-    def _floor(self, place: int) -> float:
-        return self._floors[place if len(self._floors) > 1 else 0]
-
-
-def _lengths(down: Message) -> Tensor:
-    """The length of the message: one number, or one per client where they get different ones."""
-    squares: Tensor = torch.zeros(1, dtype=torch.float64)
-    for field, value in down.items():
-        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim:
-            rows = value.flatten(1) if field.travel == "each" else value.reshape(1, -1)
-            squares = squares + norms({"": rows}).square()
-    return squares.sqrt()

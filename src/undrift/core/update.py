@@ -31,28 +31,29 @@ class Starts:
     def __init__(self, kind: type[Record], down: Message) -> None:
         sent = {field.name: (field.travel == "each", value) for field, value in down.items()}
         self.fields = parts(kind)
-        self._points = {field.name: sent[field.name] for field in self.fields if field.meaning == "point"}
+        self._each: dict[str, Tensor] = {}
+        self._same: dict[str, Tensor] = {}
+        for field in self.fields:
+            if field.meaning == "point":
+                each, value = sent[field.name]
+                if each:
+                    self._each[field.name] = value
+                else:
+                    self._same[field.name] = value.reshape(1, -1)
 
     def at(self, name: str, places: slice | Tensor) -> Tensor | None:
         """Of clients at these places, as rows; one row where it was the same for all. None: the field is no point."""
-        if name not in self._points:
-            return None
-        each, value = self._points[name]
-        rows: Tensor = _rows(value[places]) if each else value.reshape(1, -1)
-        return rows
+        if name in self._same:
+            return self._same[name]
+        return _rows(self._each[name][places]) if name in self._each else None
 
     def updates(self, ups: Record, places: slice | Tensor) -> dict[str, Tensor]:
         """The update of each field, as rows of vectors, of uploads with a row per client."""
-        return {f.name: self._update(f.name, _rows(getattr(ups, f.name)), places) for f in self.fields}
-
-    def update(self, up: Record, place: int) -> dict[str, Tensor]:
-        """The same of one client's upload, as rows of which there is one."""
-        places = slice(place, place + 1)
-        return {f.name: self._update(f.name, getattr(up, f.name).reshape(1, -1), places) for f in self.fields}
-
-    def _update(self, name: str, rows: Tensor, places: slice | Tensor) -> Tensor:
-        start = self.at(name, places)
-        return rows if start is None else rows - start
+        found = {}
+        for field in self.fields:
+            rows, start = _rows(getattr(ups, field.name)), self.at(field.name, places)
+            found[field.name] = rows if start is None else rows - start
+        return found
 
 
 def _rows(values: Tensor) -> Tensor:

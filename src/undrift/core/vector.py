@@ -31,6 +31,8 @@ class Layout:
     classes: int  # outputs of the model
     features: int  # width of the input of the last linear layer; 0 if the model has none
     buffers: bool = False  # does the model hold buffers (batch-norm statistics)?
+    dtype: torch.dtype | None = None  # of the parameters; None: not known
+    variances: tuple[tuple[int, int], ...] = ()  # ranges of the buffers' floats that are never negative
 
     @property
     def size(self) -> int:
@@ -140,7 +142,19 @@ def layout_of(module: nn.Module, sample: Tensor) -> Layout:
         classes=output.shape[1] if output.ndim > 1 else 1,
         features=features[0].numel() if features is not None else 0,
         buffers=probe.has_buffers,
+        dtype=named[0][1].dtype,
+        variances=_variances(module),
     )
+
+
+def _variances(module: nn.Module) -> tuple[tuple[int, int], ...]:
+    found, at = [], 0
+    for name, buffer in module.named_buffers():
+        if buffer.is_floating_point():
+            if name.endswith("running_var"):
+                found.append((at, at + buffer.numel()))
+            at += buffer.numel()
+    return tuple(found)
 
 
 def flatten(module: nn.Module) -> Tensor:

@@ -6,23 +6,25 @@ training, is the experiment's: both sides know it before the first request.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from torch import Tensor
 
 from undrift.core.algorithm import Method
-from undrift.core.client import Candidate, Work, down_kind, local_for, one_thread, up_kind, work
+from undrift.core.client import Candidate, Work, down_kind, local_for, one_thread, work
 from undrift.core.eager import Trainer
 from undrift.core.packing import pack, unpack
 from undrift.core.records import Message
 from undrift.core.reduce import Reply
-from undrift.core.spent import Spent
 from undrift.core.stages import Uploads
 from undrift.core.states import Kept, States
 from undrift.core.vector import Buffers
+
+HEADER = ("client", "round", "samples", "steps", "spent", "notes", "up")  # what an answer says beside its tensors
+SPENT = ("gradients", "forwards", "head_gradients", "seconds")
 
 
 class StateLost(Exception):
@@ -116,13 +118,13 @@ def answer(
 def take_apart(reply: Reply, state: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """A client's answer as tensors (the upload, what it will keep) and a small header (the counters).
 
-    ``state`` False: what the client keeps stays where it is.
+    ``state`` False: what the client keeps stays where it is. Bytes are counted by who receives them.
     """
-    up, up_header = reply.up.sent()
-    header = {
-        "client": reply.client, "round": reply.round, "samples": reply.samples, "steps": reply.steps,
-        "spent": asdict(reply.spent), "notes": reply.notes, "up": up_header,
-    }  # fmt: skip
+    up, left_out = reply.up.sent()
+    spent = {name: getattr(reply.spent, name) for name in SPENT}
+    notes = {name: value for name, value in reply.notes.items() if math.isfinite(value)}  # JSON has no others
+    numbers = (reply.client, reply.round, reply.samples, reply.steps)
+    header = dict(zip(HEADER, (*numbers, spent, notes, left_out), strict=True))
     parts = {"state": reply.state if state else None, "buffers": reply.buffers}
     tensors = {f"up.{name}": value for name, value in up.items()} | {
         f"{prefix}.{field.name}": value
@@ -133,34 +135,7 @@ def take_apart(reply: Reply, state: bool = True) -> tuple[dict[str, Tensor], dic
     return tensors, header
 
 
-def put_together(
-    method: Method, tensors: Mapping[str, Tensor], header: Mapping[str, Any], kind: Work = "update", state: bool = True
-) -> Reply:
-    """The inverse of ``take_apart``."""
-
-    def part(prefix: str, kind: Any, left_out: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        sent = {field.name: tensors[f"{prefix}.{field.name}"] for field in kind.schema()}
-        return kind(**kind.received(sent, left_out))
-
-    return Reply(
-        client=header["client"],
-        round=header["round"],
-        up=part("up", up_kind(method, kind), header["up"]),
-        state=part("state", method.records()["client"]) if state and kind == "update" else None,
-        samples=header["samples"],
-        steps=header["steps"],
-        spent=Spent(**header["spent"]),
-        buffers=part("buffers", Buffers) if "buffers.floats" in tensors else None,
-        notes=header["notes"],
-    )
-
-
 def encode_reply(method: Method, reply: Reply) -> bytes:
     """A client's answer as bytes: without what it keeps to itself."""
     shared = reply if method.shares_buffers else replace(reply, buffers=None)
     return pack(*take_apart(shared, state=False))
-
-
-def decode_reply(method: Method, data: bytes, kind: Work = "update") -> Reply:
-    """The answer in these bytes."""
-    return put_together(method, *unpack(data), kind=kind, state=False)

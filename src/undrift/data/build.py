@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from torch import Tensor
 from undrift.core import rng
 from undrift.core.errors import InvalidInput
 from undrift.data.gaps import fill
+from undrift.data.rows import BLOCK, Mapped, Room, Rows, blocks, in_memory
 
 Missing = Literal["refuse", "median", "mean"]  # what becomes of missing values
 MOST_CLASSES = 1000  # more than that need at least half as many samples
@@ -37,34 +39,18 @@ class InvalidFile:
 class Part:
     """Samples to train on, or to test on."""
 
-    x: NDArray[Any]
+    x: NDArray[Any] | Rows
     y: NDArray[Any]
     client: NDArray[Any] | None
 
     @staticmethod
-    def of(x: ArrayLike | Tensor, y: ArrayLike | Tensor, client: ArrayLike | None) -> Part:
-        return Part(as_array(x), as_array(y), None if client is None else np.asarray(client))
+    def of(x: ArrayLike | Tensor | Rows, y: ArrayLike | Tensor, client: ArrayLike | None) -> Part:
+        inputs = x if isinstance(x, Rows) else as_array(x)
+        return Part(inputs, as_array(y), None if client is None else np.asarray(client))
 
 
 def as_array(values: ArrayLike | Tensor) -> NDArray[Any]:
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-
-
-def collect(source: torch.utils.data.Dataset[Any], name: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    try:
-        count = len(source)  # type: ignore[arg-type]
-    except TypeError:
-        raise InvalidInput(f"{name}: a torch Dataset without a length cannot be split among clients") from None
-    if count == 0:
-        raise InvalidInput(f"{name}: the torch Dataset is empty")
-    pairs = [source[i] for i in range(count)]
-    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-        raise InvalidInput(f"{name}: a torch Dataset must give (input, label) pairs")
-    xs, ys = [as_array(x) for x, _ in pairs], [as_array(y) for _, y in pairs]
-    for i, x in enumerate(xs):
-        if x.shape != xs[0].shape:
-            raise InvalidInput(f"{name}: sample {i} has shape {x.shape}, the first has {xs[0].shape}")
-    return np.stack(xs), np.stack(ys)
 
 
 def fields(
@@ -79,11 +65,14 @@ def fields(
     missing: Missing = "refuse",
     first_row: int = 0,
     names: tuple[str, ...] = (),
+    room: Room = in_memory,
 ) -> dict[str, Any]:
     """Check, number the labels, hold out a test part, fill gaps, standardise.
 
-    ``first_row`` is how the user counts rows, ``names`` what the columns are called.
+    ``first_row`` is how the user counts rows, ``names`` what the columns are called, ``room`` where arrays are made.
     """
+    if missing != "refuse" and room is not in_memory:
+        raise InvalidInput(f"missing = {missing!r} needs the data in memory: leave out lazy, or fill the gaps first")
     for part in (train, test):
         if part is not None:
             _check(part, first_row, gaps=missing != "refuse")
@@ -97,18 +86,23 @@ def fields(
     if test is None:
         groups = train.client if train.client is not None else np.zeros(len(y)) if regression else y
         held = hold_out(groups, test_fraction, seed)
-        test = Part(train.x[held], y[held], None if train.client is None else train.client[held])
-        train = Part(train.x[~held], y[~held], None if train.client is None else train.client[~held])
+        chosen = [np.flatnonzero(~held), np.flatnonzero(held)]
+        x, x_test = (_taken(train.x, rows, first_row, room) for rows in chosen)
+        train, test = (
+            Part(part, y[rows], None if train.client is None else train.client[rows])
+            for part, rows in zip((x, x_test), chosen, strict=True)
+        )
         y, y_held = train.y, test.y
-    x, x_test = _float(train.x), _float(test.x)
+    else:
+        x, x_test = (_taken(part.x, None, first_row, room) for part in (train, test))
     if missing != "refuse":
         if x.ndim != 2:
             raise InvalidInput(f"missing = {missing!r} is for tables, not for inputs of shape {x.shape[1:]}")
-        x, x_test = fill(x, x_test, train.client, test.client, missing, names)
+        x, x_test = fill(_float(x), _float(x_test), train.client, test.client, missing, names)
     if standardise:
-        mean, spread = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+        mean, spread = x.mean(axis=0, dtype=np.float64), _spread(x)
         spread[spread < 1e-8] = 1.0  # a constant column carries nothing and must not become NaN
-        x, x_test = ((part - mean).astype(np.float32) / spread.astype(np.float32) for part in (x, x_test))
+        x, x_test = (_standardised(part, mean, spread, room) for part in (x, x_test))
     kind = np.float32 if regression else np.int64
     return {
         "x": torch.from_numpy(np.ascontiguousarray(x)),
@@ -122,9 +116,49 @@ def fields(
     }
 
 
+def _taken(x: NDArray[Any] | Rows, rows: NDArray[np.int64] | None, first_row: int, room: Room) -> NDArray[Any]:
+    """Some rows of the inputs (all: None), as an array. What is read some at a time is checked here."""
+    if not isinstance(x, Rows):
+        return _inputs(x if rows is None else x[rows])
+    rows = np.arange(len(x)) if rows is None else rows
+    kind = _inputs(x.take(rows[:1]))
+    ready = isinstance(x, Mapped) and len(rows) == len(x) and x.array.dtype == kind.dtype
+    out = x.array if isinstance(x, Mapped) and ready else room((len(rows), *x.shape[1:]), kind.dtype)
+    for block in blocks(len(rows), kind.nbytes):
+        values = _inputs(x.take(rows[block]))
+        if values.dtype.kind == "f":
+            bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+            if bad.any():
+                row = int(rows[block][int(bad.argmax())]) + first_row
+                raise InvalidInput(f"row {row} holds a value that is not a finite number")
+        if not ready:
+            out[block] = values
+    return out
+
+
+def _spread(x: NDArray[Any]) -> NDArray[np.float64]:
+    """The deviation of each column, some columns at a time: NumPy makes a second array of what it is asked for.
+
+    Never one column of several, which NumPy would add up in another order.
+    """
+    flat = x.reshape(len(x), -1)
+    width = max(BLOCK // (8 * len(x)), 2)
+    starts = list(range(0, max(flat.shape[1] - 1, 1), width))
+    ends = [*starts[1:], flat.shape[1]]
+    parts = [flat[:, begin:end].std(axis=0, dtype=np.float64) for begin, end in zip(starts, ends, strict=True)]
+    return np.concatenate(parts).reshape(x.shape[1:])
+
+
+def _standardised(x: NDArray[Any], mean: Any, spread: NDArray[np.float64], room: Room) -> NDArray[np.float32]:
+    out = room(x.shape, np.float32)
+    for block in blocks(len(x), 8 * math.prod(x.shape[1:])):
+        out[block] = (x[block] - mean).astype(np.float32) / spread.astype(np.float32)
+    return out
+
+
 def _check(part: Part, first_row: int, gaps: bool) -> None:
-    for what, values in (("inputs", part.x), ("labels", part.y)):
-        if values.ndim == 0:
+    for what, shape in (("inputs", part.x.shape), ("labels", part.y.shape)):
+        if not shape:
             raise InvalidInput(f"the {what} are one value, not one per sample")
     if len(part.x) != len(part.y):
         raise InvalidInput(f"{len(part.x)} inputs but {len(part.y)} labels")
@@ -134,8 +168,16 @@ def _check(part: Part, first_row: int, gaps: bool) -> None:
         raise InvalidInput(f"the clients must be one name per sample, not an array of shape {part.client.shape}")
     if part.client is not None and len(part.client) != len(part.x):
         raise InvalidInput(f"{len(part.x)} inputs but {len(part.client)} client labels")
-    x = _float(part.x)
-    _finite(np.where(np.isnan(x), np.float32(0), x) if gaps else x, "value", first_row)
+    if isinstance(part.x, Rows):
+        return
+    x = _inputs(part.x)
+    if x.dtype.kind == "f":
+        _finite(np.where(np.isnan(x), np.float32(0), x) if gaps else x, "value", first_row)
+
+
+def _inputs(values: NDArray[Any]) -> NDArray[Any]:
+    """Whole numbers with a sign pass unchanged (they may be tokens); bytes are pixels, and all else is numbers."""
+    return values.astype(np.int64, copy=False) if values.dtype.kind == "i" else _float(values)
 
 
 def _float(values: NDArray[Any]) -> NDArray[np.float32]:
@@ -205,13 +247,13 @@ def _decimal(row: int, label: Any) -> InvalidInput:
     )
 
 
-def hold_out(groups: NDArray[Any], fraction: float, seed: int) -> NDArray[np.bool_]:
+def hold_out(groups: NDArray[Any], fraction: float, seed: int, purpose: str = "hold out") -> NDArray[np.bool_]:
     """Which samples to hold out: the share ``fraction`` of every group, in a keyed order, never a whole group."""
     if not 0 < fraction < 1:
         raise InvalidInput(f"test_fraction = {fraction}: it must be between 0 and 1")
     count = len(groups)
     inverse = np.unique(groups, return_inverse=True)[1].reshape(-1)
-    order = rng.permutation(rng.key(seed, "hold out"), count)
+    order = rng.permutation(rng.key(seed, purpose), count)
     order = order[np.argsort(inverse[order], kind="stable")]  # grouped, random inside a group
     sizes = np.bincount(inverse)
     starts = np.cumsum(sizes) - sizes

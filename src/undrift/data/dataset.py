@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -20,8 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from undrift.core.errors import InvalidInput
-from undrift.data.build import InvalidFile, Missing, Part, collect, fields
-from undrift.data.tables import Table, read_csv, read_parquet
+from undrift.data.build import InvalidFile, Missing, Part, fields
+from undrift.data.rows import Rows, Samples, in_files, in_memory, mapped_folder, picture_folder
+from undrift.data.tables import Table, open_parquet, read_csv, read_parquet
 
 
 class Augmentation(Protocol):
@@ -71,6 +72,12 @@ class Dataset:
         """The shape of one input."""
         return tuple(self.x.shape[1:])
 
+    def as_numbers(self) -> Dataset:
+        """The data set with inputs that are whole numbers as floats, for models that take no others."""
+        if self.x.dtype.is_floating_point:
+            return self
+        return replace(self, x=self.x.float(), x_test=self.x_test.float())
+
     @property
     def outputs(self) -> int:
         """How many numbers a model gives per sample: one per class, or one per target."""
@@ -115,9 +122,9 @@ class Dataset:
     @classmethod
     def from_arrays(
         cls,
-        x: ArrayLike | Tensor,
+        x: ArrayLike | Tensor | Rows,
         y: ArrayLike | Tensor,
-        x_test: ArrayLike | Tensor | None = None,
+        x_test: ArrayLike | Tensor | Rows | None = None,
         y_test: ArrayLike | Tensor | None = None,
         *,
         client: ArrayLike | None = None,
@@ -131,16 +138,19 @@ class Dataset:
         seed: int = 0,
         name: str = "arrays",
         augment: Augmentation | None = None,
+        lazy: bool = False,
     ) -> Dataset:
         """A data set from arrays or tensors.
 
         Without a test set a share of ``test_fraction`` of the samples is held out: of each client where there is a
         client column, else of each class. Labels may be whole numbers from 0 on or texts (numbered in sorted order).
-        With ``missing`` NaNs are replaced by the median or mean of the client's own training rows.
+        With ``missing`` NaNs are replaced by the median or mean of the client's own training rows. With ``lazy`` what
+        has to be made lies in temporary files instead of memory: the same bits, for data larger than memory.
         """
         train = Part.of(x, y, client)
         test = None if x_test is None or y_test is None else Part.of(x_test, y_test, client_test)
         options: dict[str, Any] = {"classes": classes, "regression": regression, "standardise": standardise}
+        options["room"] = in_files if lazy else in_memory
         made = fields(train, test, missing=missing, test_fraction=test_fraction, seed=seed, **options)
         if class_names:
             made["class_names"] = tuple(class_names)
@@ -153,14 +163,18 @@ class Dataset:
         test: torch.utils.data.Dataset[Any] | None = None,
         *,
         name: str = "torch",
+        lazy: bool = False,
         **options: Any,
     ) -> Dataset:
-        """A data set from a map-style torch ``Dataset`` of (input, label) pairs, read once, here."""
-        x, y = collect(train, name)
-        if test is None:
-            return cls.from_arrays(x, y, name=name, **options)
-        x_test, y_test = collect(test, name)
-        return cls.from_arrays(x, y, x_test, y_test, name=name, **options)
+        """A data set from a map-style torch ``Dataset`` of (input, label) pairs, read once, here.
+
+        With ``lazy`` it is read twice, first for the labels alone, and lies in temporary files instead of memory.
+        """
+        arrays: list[Any] = []
+        for source in (train,) if test is None else (train, test):
+            samples = Samples(source, name)
+            arrays += (samples, samples.labels()) if lazy else samples.everything()
+        return cls.from_arrays(*arrays, name=name, lazy=lazy, **options)
 
     @classmethod
     def from_csv(
@@ -197,12 +211,14 @@ class Dataset:
         test: str | Path | None = None,
         features: Sequence[str] | None = None,
         drop: Sequence[str] = (),
+        lazy: bool = False,
         **options: Any,
     ) -> Dataset:
-        """The same from a Parquet file (needs pyarrow)."""
+        """The same from a Parquet file (needs pyarrow). With ``lazy`` one row group is in memory at a time."""
+        options["room"] = in_files if lazy else in_memory
 
         def read(file: str | Path) -> Table:
-            return read_parquet(Path(file))
+            return open_parquet(Path(file)) if lazy else read_parquet(Path(file))
 
         return _from_tables(read, path, label, client, test, features, drop, options)
 
@@ -218,6 +234,17 @@ class Dataset:
             return cls.from_arrays(**arrays, **options)
 
     @classmethod
+    def from_npy(cls, path: str | Path, **options: Any) -> Dataset:
+        """A data set from a folder with ``x.npy`` and ``y.npy`` (and ``x_test.npy`` and so on, as in an ``.npz``).
+
+        The inputs are memory-mapped: read when they are looked at, never all at once.
+        """
+        path = Path(path)
+        options.setdefault("name", path.name)
+        with InvalidFile(path):
+            return cls.from_arrays(**mapped_folder(path), lazy=True, **options)
+
+    @classmethod
     def from_image_folder(
         cls,
         path: str | Path,
@@ -225,17 +252,20 @@ class Dataset:
         size: int = 64,
         grey: bool = False,
         scale: Literal["standard", "unit"] = "standard",
+        lazy: bool = False,
         **options: Any,
     ) -> Dataset:
         """A data set from ``path/CLASS/*.png`` (or jpg), or ``path/train/CLASS/..`` and ``path/test/CLASS/..``.
 
-        Pixels are brought to -1 to 1, or to 0 to 1 with ``scale="unit"``.
+        Pixels are brought to -1 to 1, or to 0 to 1 with ``scale="unit"``. With ``lazy`` pictures are decoded into
+        temporary files instead of memory.
         """
-        from undrift.data.images import image_folder
-
         path = Path(path)
         options.setdefault("name", path.name)
-        return cls.from_arrays(**image_folder(path, size, grey, scale == "unit"), **options)
+        found = picture_folder(path, size, grey, scale == "unit")
+        if not lazy:
+            found |= {key: rows.whole() for key, rows in found.items() if isinstance(rows, Rows)}
+        return cls.from_arrays(**found, lazy=lazy, **options)
 
 
 def _from_tables(
@@ -261,7 +291,7 @@ def _from_tables(
     def part(table: Table) -> Part:
         table.check(label, *owner, *used)
         y = table.numbers(label) if numeric else table.values(label)
-        return Part(table.matrix(columns, gaps=gaps), y, table.values(client) if client else None)
+        return Part(table.features(columns, gaps=gaps), y, table.values(client) if client else None)
 
     names = tuple(name for column in columns for name in column.features)
     name, augment = values.pop("name"), values.pop("augment", None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,28 +64,6 @@ def list_classes(folder: Path) -> tuple[list[str], list[Path], NDArray[np.int64]
         paths += found
         labels += [label] * len(found)
     return names, paths, np.array(labels, np.int64)
-
-
-def image_folder(folder: Path, size: int, grey: bool, unit: bool = False) -> dict[str, Any]:
-    """Arrays of a folder of class folders (or of its ``train`` and ``test``), as ``Dataset.from_arrays`` takes them."""
-    mean, spread = ((0.0,), (1.0,)) if unit else ((0.5,), (0.5,))
-    split = next((s for s in ("test", "val", "validation") if (folder / s).is_dir()), None)
-    if not (folder / "train").is_dir() or split is None:
-        names, paths, labels = list_classes(folder)
-        pixels = normalise(read_images(paths, size, grey), mean, spread)
-        return {"x": pixels, "y": labels, "classes": len(names), "class_names": names}
-    names, paths, labels = list_classes(folder / "train")
-    names_test, paths_test, labels_test = list_classes(folder / split)
-    if names_test != names:
-        raise InvalidInput(f"{folder}: train has the classes {names}, {split} has {names_test}")
-    return {
-        "x": normalise(read_images(paths, size, grey), mean, spread),
-        "y": labels,
-        "x_test": normalise(read_images(paths_test, size, grey), mean, spread),
-        "y_test": labels_test,
-        "classes": len(names),
-        "class_names": names,
-    }
 
 
 def normalise(

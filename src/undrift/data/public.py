@@ -13,6 +13,7 @@ import torch
 
 from undrift.core import rng
 from undrift.core.errors import InvalidInput
+from undrift.data.build import hold_out
 from undrift.data.dataset import Dataset
 from undrift.data.partitions.base import Ints, Partition, Partitioner, from_owners
 from undrift.data.partitions.draws import largest_remainder
@@ -28,6 +29,7 @@ class Divided:
     tests: Partition | None  # None: there is no test set
     public: Ints | None = None
     scoring: Ints | None = None
+    validation: Partition | None = None  # rows of the training set that nobody trains on, by whose they are
 
 
 def divide(
@@ -40,8 +42,44 @@ def divide(
     share: float = 0.01,
     scoring: int = 64,
     who: str = "the server",
+    validation: float | None = None,
 ) -> Divided:
-    """Set the public rows apart, divide the others among the clients, and the test set likewise."""
+    """Set the public rows apart, divide the others among the clients, and the test set likewise.
+
+    With ``validation`` that share of every client's rows is set apart, to choose settings by.
+    """
+    divided = _divide(dataset, partitioner, clients, seed, holder, share, scoring, who)
+    if not validation:
+        return divided
+    partition, held = set_apart(divided.partition, validation, seed)
+    return replace(divided, partition=partition, validation=held)
+
+
+def set_apart(partition: Partition, share: float, seed: int) -> tuple[Partition, Partition]:
+    """The partition without a share of every client's rows, and those. Nobody trains on a row that is set apart."""
+    owners = partition.owners
+    held = hold_out(owners, share, seed, "validation")
+    used = ~np.isin(partition.indices, partition.indices[held])  # where clients share samples, of everybody's
+    parts = []
+    for chosen, what in ((used, "training"), (held, "validation")):
+        indices, offsets = from_owners(owners[chosen], partition.indices[chosen], len(partition))
+        parts.append(Partition(indices, offsets, {**partition.description, what: share}, partition.names))
+    empty = np.flatnonzero(parts[0].sizes == 0)
+    if len(empty):
+        raise InvalidInput(f"validation = {share}: client {int(empty[0])} would have nothing left to train on")
+    return parts[0], parts[1]
+
+
+def _divide(
+    dataset: Dataset,
+    partitioner: Partitioner,
+    clients: int | None,
+    seed: int,
+    holder: Holder,
+    share: float,
+    scoring: int,
+    who: str,
+) -> Divided:
     if holder == "shared":
         partition = partitioner.split(dataset, clients, seed)
         return Divided(partition, _tests(partition, dataset, seed))

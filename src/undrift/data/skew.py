@@ -35,6 +35,8 @@ class FeatureSkew(Settings):
             return dataset
         if len(np.unique(parts.indices)) < len(parts.indices):
             raise InvalidInput("feature skew: clients share samples in this partition, so a sample has no one skew")
+        if not dataset.x.dtype.is_floating_point:
+            raise InvalidInput("feature skew: the inputs are whole numbers (tokens), which cannot be turned or blurred")
         x = dataset.x.clone()
         if self.rotation:
             if x.ndim != 4:

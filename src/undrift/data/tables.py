@@ -6,7 +6,7 @@ Columns of numbers stay as they are; a column of texts becomes one column of zer
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from undrift.core.errors import InvalidInput, unknown
 from undrift.data.bounds import in_memory, regular
+from undrift.data.rows import Rows
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 LONGEST = 200  # characters of a label's or client's name
@@ -39,7 +40,7 @@ class Table:
     """Columns of a file. ``rows`` are the numbers of the samples' rows as an editor or viewer counts them."""
 
     path: Path
-    columns: dict[str, NDArray[Any]]
+    columns: Mapping[str, NDArray[Any]]
     rows: Sequence[int]
 
     def check(self, *names: str) -> None:
@@ -110,6 +111,10 @@ class Table:
                 "drop the column"
             )
         return Column(name, tuple(levels))
+
+    def features(self, columns: Sequence[Column], *, gaps: bool = False) -> NDArray[np.float32] | Rows:
+        """The features of all rows, or a way to ask for some of them."""
+        return self.matrix(columns, gaps=gaps)
 
     def matrix(self, columns: Sequence[Column], *, gaps: bool = False) -> NDArray[np.float32]:
         """The features of all rows. A text that the columns do not know, or that is missing, is zeros throughout."""
@@ -187,26 +192,106 @@ def read_csv(path: Path, delimiter: str = ",", header: Sequence[str] = ()) -> Ta
     return Table(path, columns, lines)
 
 
+class _File:
+    """A Parquet file that is open; whatever is wrong with it is one sentence."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise InvalidInput(f"{path}: reading Parquet needs pyarrow: pip install 'undrift[data]'") from None
+        self.path, packed = path, regular(path)
+        self.errors: tuple[type[Exception], ...] = (OSError, pyarrow.ArrowException)
+        self.file = self._safely(lambda: pyarrow.parquet.ParquetFile(path))
+        about = self.file.metadata
+        self.counts = [about.row_group(i).num_rows for i in range(about.num_row_groups)]
+        self.bytes = [about.row_group(i).total_byte_size for i in range(about.num_row_groups)]
+        self.count, self.names = about.num_rows, list(self.file.schema_arrow.names)
+        if self.count > 10**9 and self.count > 1000 * packed:
+            raise InvalidInput(f"{path}: it claims {self.count:,} rows, more than its bytes can hold")
+        if self.count == 0:
+            raise InvalidInput(f"{path}: it has no rows")
+
+    def read(self, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+        """Whole columns."""
+        return self._arrays(lambda: self.file.read(columns=names))
+
+    def group(self, number: int, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        in_memory(self.bytes[number], self.path, f"row group {number}")
+        return self._arrays(lambda: self.file.read_row_group(number, columns=list(names)))
+
+    def _arrays(self, read: Callable[[], Any]) -> dict[str, NDArray[Any]]:
+        table = self._safely(read)
+        return {name: np.asarray(table.column(name).to_numpy()) for name in table.column_names}
+
+    def _safely(self, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except self.errors as error:
+            raise InvalidInput(f"{self.path}: cannot be read as Parquet: {error}") from None
+
+
 def read_parquet(path: Path) -> Table:
     """A Parquet file. Rows count from 1."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise InvalidInput(f"{path}: reading Parquet needs pyarrow: pip install 'undrift[data]'") from None
-    packed = regular(path)
-    try:
-        about = pyarrow.parquet.read_metadata(path)
-        groups = (about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-        in_memory(max(8 * about.num_rows * about.num_columns, sum(groups)), path, f"{about.num_rows:,} rows")
-        if about.num_rows > 10**9 and about.num_rows > 1000 * packed:
-            raise InvalidInput(f"{path}: it claims {about.num_rows:,} rows, more than its bytes can hold")
-        table = pyarrow.parquet.read_table(path)
-    except InvalidInput:
-        raise
-    except (OSError, pyarrow.ArrowException) as error:
-        raise InvalidInput(f"{path}: cannot be read as Parquet: {error}") from None
-    if table.num_rows == 0:
-        raise InvalidInput(f"{path}: it has no rows")
-    columns = {name: np.asarray(table.column(name).to_numpy()) for name in table.column_names}
-    return Table(path, columns, range(1, table.num_rows + 1))
+    file = _File(path)
+    in_memory(max(8 * file.count * len(file.names), sum(file.bytes)), path, f"{file.count:,} rows")
+    return Table(path, file.read(), range(1, file.count + 1))
+
+
+def open_parquet(path: Path) -> Table:
+    """The same, to be read some at a time: a column where one is asked for, features by row groups."""
+    file = _File(path)
+    return _Open(path, _Columns(file), range(1, file.count + 1), file)
+
+
+class _Columns(Mapping[str, NDArray[Any]]):
+    """The columns of a Parquet file, each read when it is asked for and not kept."""
+
+    def __init__(self, file: _File) -> None:
+        self.file = file
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.file.read([name])[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.file.names)
+
+    def __len__(self) -> int:
+        return len(self.file.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.file.names
+
+
+@dataclass(frozen=True)
+class _Open(Table):
+    file: _File
+
+    def features(self, columns: Sequence[Column], *, gaps: bool = False) -> Rows:
+        return _Groups(self.file, columns)
+
+
+class _Groups(Rows):
+    """The features of a Parquet file, by row groups: the one that was asked for last stays in memory."""
+
+    def __init__(self, file: _File, columns: Sequence[Column]) -> None:
+        self.file, self.columns = file, columns
+        self.begins = np.cumsum([0, *file.counts])
+        self._last: tuple[int, NDArray[np.float32] | None] = (-1, None)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.file.count, sum(len(column.features) for column in self.columns))
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        groups = np.searchsorted(self.begins, rows, side="right") - 1
+        return np.concatenate([self._group(int(g))[rows[groups == g] - self.begins[g]] for g in np.unique(groups)])
+
+    def _group(self, number: int) -> NDArray[np.float32]:
+        if self._last[0] != number or self._last[1] is None:
+            arrays = self.file.group(number, [column.name for column in self.columns])
+            counted = range(int(self.begins[number]) + 1, int(self.begins[number + 1]) + 1)
+            self._last = (number, Table(self.file.path, arrays, counted).matrix(self.columns))
+        assert self._last[1] is not None
+        return self._last[1]

@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from undrift.core.admit import Door
 from undrift.core.algorithm import Method
-from undrift.core.client import up_kind
+from undrift.core.check import Rejected
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Registered
-from undrift.core.reduce import Reply, objection
+from undrift.core.reduce import Reply
 from undrift.core.runtime import Exchanged, Runtime, Task
 from undrift.core.settings import Settings, at_least, positive
 from undrift.core.wire import Request
@@ -30,6 +31,10 @@ from undrift.deploy.protocol import Kind, Letter, Refusal
 JOINING = 60.0  # seconds to make a run ready at a site
 
 logger = logging.getLogger(__name__)
+
+
+class Abandoned(InvalidInput):
+    """A run that cannot go on now. What was done is recorded, and it can go on when what is said was mended."""
 
 
 class Rules(Settings):
@@ -52,6 +57,15 @@ class Mending(Protocol):
     def mend(self, sites: Sequence[str], within: float) -> None: ...
 
 
+@runtime_checkable
+class Counting(Protocol):
+    """A pipe that counts bytes where they leave this process and enter it."""
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Sent, and received."""
+
+
 @dataclass(frozen=True)
 class Member:
     """A site as it registered."""
@@ -63,7 +77,14 @@ class Member:
     counts: tuple[int, ...] | None = None  # samples of each class, if it tells
 
     def facts(self) -> dict[str, Any]:
+        """As the ledger keeps it."""
         return {**vars(self), "counts": None if self.counts is None else list(self.counts)}
+
+    @staticmethod
+    def of(facts: Mapping[str, Any]) -> Member:
+        """The inverse of ``facts``."""
+        counts = facts["counts"]
+        return Member(**{**facts, "counts": None if counts is None else tuple(counts)})
 
 
 @dataclass(frozen=True)
@@ -173,10 +194,12 @@ class Remote(Runtime):
     ) -> None:
         super().__init__(federation)  # type: ignore[arg-type]  # whoever holds no rows needs none of what it has more
         self.pipe, self.roster, self.run, self.rules = pipe, roster, run, rules
+        self.patience = rules.deadline  # a site may send again what it worked out before
         self.experiment, self.settled = dict(experiment), dict(settled)
         self.terms = protocol.terms(method, federation)
         self.standing = {name: Standing() for name in roster.names}
         self.timings: list[Timing] = []
+        self._before = (0, 0)
         self._serial = 0
         self._stop = threading.Event()
 
@@ -220,17 +243,23 @@ class Remote(Runtime):
     # -- rounds -------------------------------------------------------------------------------------------------------
 
     def exchange(self, task: Task) -> Exchanged:
-        if task.kind != "evaluate":
-            self.timings = [] if task.kind == "survey" or task.first is None else self.timings
+        if task.kind == "survey" or (task.kind == "update" and task.first is None):
+            self.timings, self._before = [], self._traffic()
         done = super().exchange(task)
         if task.kind == "update":
             answered = [timing for timing in self.timings if not timing.why]
             for name in ("worked", "waited", "network"):
                 longest = max((getattr(timing, name) for timing in answered), default=0.0)
                 done.cohort.note(f"seconds {name}, slowest site", longest)
+            for name, before, after in zip(("down", "up"), self._before, self._traffic(), strict=True):
+                done.cohort.note(f"bytes at the socket, {name}", after - before)
         return done
 
-    def replies(self, task: Task) -> Iterator[Reply]:
+    def _traffic(self) -> tuple[int, int]:
+        return self.pipe.traffic if isinstance(self.pipe, Counting) else (0, 0)
+
+    def replies(self, task: Task) -> Iterator[Reply | Rejected]:
+        door = Door(self.expecting(task), beside=protocol.BESIDE)
         asked = {self.roster.names[int(client)]: place for place, client in enumerate(task.cohort.ids)}
         quorum = min(self.rules.quorum or len(asked), len(asked))
         enough = max(quorum, min(self.rules.enough or len(asked), len(asked)))
@@ -238,24 +267,19 @@ class Remote(Runtime):
         for attempt in range(self.rules.attempts):
             if attempt:
                 self._again(task, list(asked), sound, quorum, attempt)
-            for site, reply in self._asked(task, asked):
+            for site, reply in self._asked(task, asked, door):
                 asked.pop(site)
                 yield reply
-                sound += self._counts(task, reply)
+                sound += isinstance(reply, Reply)
                 if sound >= enough:
                     return
             if sound >= quorum:
                 return
         reasons = "; ".join(f"{site} {self.standing[site].why}" for site in asked)
-        raise InvalidInput(
+        raise Abandoned(
             f"round {task.cohort.round}: {sound} of {sound + len(asked)} sites answered, {quorum} are needed "
             f"({reasons}); what was done is recorded: the run can go on from here"
         )
-
-    def _counts(self, task: Task, reply: Reply) -> bool:
-        """Will this upload count? It is looked at again when it is added; here it says whether to wait for others."""
-        kind = up_kind(task.method, task.kind)
-        return objection(reply, kind, task.cohort.round, task.cohort.population, task.down) is None
 
     def _again(self, task: Task, missing: list[str], sound: int, quorum: int, attempt: int) -> None:
         why = "; ".join(f"{site} {self.standing[site].why}" for site in missing)
@@ -267,7 +291,7 @@ class Remote(Runtime):
         if isinstance(self.pipe, Mending):
             self.pipe.mend(sites, self.rules.deadline)
 
-    def _asked(self, task: Task, asked: Mapping[str, int]) -> Iterator[tuple[str, Reply]]:
+    def _asked(self, task: Task, asked: Mapping[str, int], door: Door) -> Iterator[tuple[str, Reply | Rejected]]:
         """Ask sites once, and give the replies as they come. A site that only needs more to know is asked again."""
         until = time.monotonic() + self.rules.deadline
         away = [site for site in asked if not self.standing[site].joined]
@@ -283,7 +307,9 @@ class Remote(Runtime):
             for site, answer in self.pipe.call(messages, max(until - began, 0.01)):
                 took = time.monotonic() - began
                 try:
-                    yield site, self._reply(task, site, int(task.cohort.ids[asked[site]]), answer, took)
+                    letter = _opened(answer)
+                    self._answered(task, site, letter, took)
+                    yield site, door.admit(int(task.cohort.ids[asked[site]]), letter.data)
                 except Refusal as refusal:
                     more = self._remedy(site, refusal)
                     if more is not None and time.monotonic() < until:
@@ -306,18 +332,12 @@ class Remote(Runtime):
             extra={"session": self.roster.session, "serial": self._serial, "afresh": bool(more.get("afresh"))},
         ).encode()
 
-    def _reply(self, task: Task, site: str, client: int, answer: bytes | Failure, took: float) -> Reply:
-        letter = _opened(answer)
-        reply, seconds = protocol.replied(letter, task.method, task.kind)
-        if reply.client != client:
-            raise Refusal("bad", f"answered for client {reply.client}, and is client {client}")
+    def _answered(self, task: Task, site: str, letter: Letter, took: float) -> None:
         standing = self.standing[site]
         standing.missed, standing.why = 0, ""
         standing.journal = str(letter.header.get("journal", ""))[:64]
-        timing = Timing(site, took, seconds.get("waited", 0.0), seconds.get("worked", 0.0))
         if task.kind != "evaluate":
-            self.timings.append(timing)
-        return reply
+            self.timings.append(Timing(site, took, *protocol.spans(letter)))
 
     def _remedy(self, site: str, refusal: Refusal) -> dict[str, Any] | None:
         """What else to tell a site that refused a task; None: there is nothing to be done now."""
@@ -331,7 +351,7 @@ class Remote(Runtime):
                 logger.warning("%s %s; it begins afresh", site, refusal)
                 return {"afresh": True, "first": True}
             case "lost":
-                raise InvalidInput(
+                raise Abandoned(
                     f'{site} {refusal}; restore its folder, or let it begin afresh with lost_state = "afresh" '
                     "in [deploy]"
                 )

@@ -177,6 +177,15 @@ def _lock(kit: Path) -> IO[bytes]:
     return lock
 
 
+def is_running(kit: Path) -> bool:
+    """Whether some process keeps the engine of a kit running."""
+    try:
+        _lock(kit).close()
+    except InvalidInput:
+        return True
+    return False
+
+
 def processes(folder: Path) -> list[int]:
     """The engine's processes that work in a kit's folder: the daemon, and its jobs in sessions of their own."""
     name = os.fsencode(folder.resolve())

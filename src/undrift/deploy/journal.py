@@ -73,31 +73,33 @@ class Journal:
 
 def entries(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a journal, checked one by one. ``InvalidInput`` where the chain breaks."""
+    return (line for line, _ in _checked(path))
+
+
+def verify(path: Path) -> Checked:
+    """Read a journal from its beginning; ``InvalidInput`` where the chain breaks."""
+    hashes = [BEGIN, *(found for _, found in _checked(path))]
+    return Checked(len(hashes) - 1, hashes[-1])
+
+
+def _checked(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """The lines, each with its hash."""
     before = BEGIN
     try:
         content = path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read ({error.strerror})") from None
-    for number, text in enumerate(content.splitlines(keepends=True), 1):
+    whole = content[: content.rfind(b"\n") + 1]  # what comes after it is being written, or never was
+    for number, text in enumerate(whole.splitlines(keepends=True), 1):
         try:
             line = json.loads(text)
-            sound = text.endswith(b"\n") and line["line"] == number and line["before"] == before
+            sound = line["line"] == number and line["before"] == before
         except (ValueError, KeyError, TypeError, RecursionError):
             sound = False
         if not sound:
             raise InvalidInput(f"{path}: line {number} does not follow from the one before: the log was changed there")
         before = _hash(text)
-        yield line
-
-
-def verify(path: Path) -> Checked:
-    """Read a journal from its beginning; ``InvalidInput`` where the chain breaks."""
-    lines, head = 0, BEGIN
-    for _ in entries(path):
-        lines += 1
-    if lines:
-        head = _hash(path.read_bytes().splitlines(keepends=True)[-1])
-    return Checked(lines, head)
+        yield line, before
 
 
 def _hash(text: bytes) -> str:

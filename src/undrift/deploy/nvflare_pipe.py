@@ -12,7 +12,7 @@ import logging
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from undrift.deploy.pipe import Calls, Failure, socket_file
 from undrift.deploy.wire import at, left
 
 PROBE = 0.7  # seconds; a request before a site's job process is up waits out its whole deadline
+MENDING = 90.0  # seconds until a job that was begun must be reached
 READY = ("ready", "no site process")  # what a relay says of itself
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,11 @@ class NVFlarePipe:
         """As ``Pipe.call`` says."""
         return self.calls.call(messages, seconds)
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes on the socket so far, to and from all sites."""
+        return self.calls.traffic
+
     def connected(self) -> dict[str, float]:
         """The sites whose engines are connected to the server, and when they gave their last sign of life."""
         answer = self._admin.ask({"do": "sites"})
@@ -90,6 +96,16 @@ class NVFlarePipe:
         """End the job and begin another; returns as ``open`` does."""
         self.calls.hang_up()
         return self.open(within, sites)
+
+    def mend(self, sites: Sequence[str], within: float) -> None:
+        """Do what can be done about sites that are not reached: begin a job, or roll one that they are not in."""
+        within = min(within, MENDING)
+        if not self.calls.connected:
+            self.open(within)
+            return
+        reached = self.calls.probe(list(sites), 3 * PROBE)
+        if any(reached[site] not in READY for site in set(sites) & set(self.connected())):
+            self.roll(within)
 
     def _await_engines(self, sites: list[str], until: float) -> None:
         while not set(sites) <= set(self.connected()):

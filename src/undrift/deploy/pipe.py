@@ -117,6 +117,12 @@ class Calls:
         self.hang_up("the coordinator has stopped")
 
     @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes on the socket so far, to and from all sites."""
+        with self._change:
+            return self.sent.total(), self.received.total()
+
+    @property
     def connected(self) -> bool:
         """Whether a bridge is there."""
         return self._bridge is not None

@@ -28,11 +28,11 @@ import torch
 from undrift.core.algorithm import Method
 from undrift.core.client import Work, down_kind
 from undrift.core.federation import Model
-from undrift.core.packing import pack
+from undrift.core.packing import nesting, pack
 from undrift.core.records import Field, Message
 from undrift.core.reduce import Reply
 from undrift.core.vector import Buffers, Layout
-from undrift.core.wire import Request, decode_reply, take_apart
+from undrift.core.wire import Request, take_apart
 
 PROTOCOL = 1
 HEADER = 1 << 20  # bytes of a header
@@ -40,6 +40,8 @@ TENSORS = 64  # in a message
 AXES = 4  # of a tensor
 DEPTH = 8  # of a header
 TEXT = 500  # characters of a name or a sentence
+LONG = 1e9  # seconds
+BESIDE = ("protocol", "kind", "seconds", "journal")  # what a reply's header says beside what core.wire does
 
 Trouble = Literal["refused", "waiting", "unknown", "stale", "lost", "survey", "bad", "error"]
 
@@ -155,6 +157,8 @@ def _json(text: bytes) -> dict[str, Any]:
     def refused(word: str) -> Any:
         raise ValueError(f"{word} is no number of JSON")
 
+    if nesting(text) > 2 * DEPTH:  # brackets in texts count too; what is deeper than that is not even read
+        raise _bad("its header is too deep")
     try:
         found = json.loads(text, parse_constant=refused)
     except (ValueError, RecursionError):
@@ -301,24 +305,15 @@ def reply(method: Method, answer: Reply, seconds: Mapping[str, float], journal: 
     tensors, header = take_apart(answer, state=False)
     if not method.shares_buffers:
         tensors = {name: value for name, value in tensors.items() if not name.startswith("buffers.")}
-    return pack(
-        tensors, {**header, "protocol": PROTOCOL, "kind": "reply", "seconds": dict(seconds), "journal": journal}
-    )
+    return pack(tensors, header | dict(zip(BESIDE, (PROTOCOL, "reply", dict(seconds), journal), strict=True)))
 
 
-def replied(letter: Letter, method: Method, kind: Work) -> tuple[Reply, dict[str, float]]:
-    """The answer in a message that was ``opened``, and what the site spent on what. ``Refusal`` for anything else."""
-    header = letter.header
-    for name in ("client", "round", "samples", "steps"):
-        letter.number(name)
-    if not all(type(value) in (int, float) and value >= 0 for value in letter.table("spent").values()):
-        raise _bad("what it spent is not a number")
-    if not all(type(value) in (int, float) for value in letter.table("notes").values()):
-        raise _bad("its notes are not numbers")
-    try:
-        found = decode_reply(method, letter.data, kind)
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise _bad(str(error)[:TEXT]) from None
-    spans = header.get("seconds")
-    told = spans if isinstance(spans, dict) else {}
-    return found, {str(k)[:40]: float(v) for k, v in list(told.items())[:8] if type(v) in (int, float)}
+def spans(letter: Letter) -> tuple[float, float]:
+    """What a site says of its time, in seconds: how long it waited, and how long it worked."""
+    told = letter.header.get("seconds")
+    waited, worked = (told.get(name) if isinstance(told, dict) else None for name in ("waited", "worked"))
+    return _seconds(waited), _seconds(worked)
+
+
+def _seconds(value: Any) -> float:
+    return min(max(float(value), 0.0), LONG) if type(value) in (int, float) and value < LONG else 0.0

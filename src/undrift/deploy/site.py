@@ -124,6 +124,7 @@ class Site:
     def _failed(self, refusal: Refusal) -> bytes:
         try:
             self.journal.add("refused", kind=refusal.kind, why=str(refusal))
+            logger.warning("refused: this site %s", refusal)
         except OSError:
             logger.exception("the journal cannot be written")
         return protocol.failed(refusal)
@@ -175,6 +176,7 @@ class Site:
         ready = self._ready(run, joined)
         write(self._place(run) / "join.json", json.dumps(joined).encode())
         self._runs = {run: ready}  # one at a time is in memory
+        logger.info("joined %s as client %d", run, client)
         self.journal.add("joined", run=run, session=session, client=client, experiment=experiment)
         return protocol.note("joined", terms=protocol.terms(ready.method, ready.model), held=ready.vault.held())
 
@@ -251,6 +253,7 @@ class Site:
             "answered", run=name, kind=request.kind, round=request.round, task=identity,
             sent=hashlib.sha256(data).hexdigest(), bytes=len(data), seconds=float(f"{worked:.3g}"),
         )  # fmt: skip
+        logger.info("%s, round %d: %s answered in %.2f s", name, request.round, request.kind, worked)
         return data
 
     def _worked(self, name: str, run: _Run, request: Request) -> Reply:

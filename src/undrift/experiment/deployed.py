@@ -10,6 +10,7 @@ import hashlib
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ import torch
 
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
-from undrift.core.federation import Model, Registered, build
+from undrift.core.federation import Holding, Model, Registered, build
 from undrift.core.loop import resolved
 from undrift.core.stages import Uploads
 from undrift.core.training import Training
+from undrift.data import data_root
+from undrift.data.public import public_rows
 from undrift.deploy.coordinator import Roster, Rules
 from undrift.experiment.description import Experiment, Plan, label_of, made_method, made_model
 from undrift.experiment.evaluate import Evaluator
@@ -85,6 +88,7 @@ class Deployed:
             "label": label_of(self.method),
             "data": f"{len(self.roster)} sites",
             "data_fingerprint": hashlib.sha256(content.encode()).hexdigest()[:16],
+            "partition_fingerprint": hashlib.sha256(samples.tobytes()).hexdigest()[:16],
             "start_fingerprint": hashlib.sha256(start.numpy().tobytes()).hexdigest()[:16],
             "sites": [member.facts() for member in self.roster.members],
             "parameters": self.federation.layout.size,
@@ -108,8 +112,27 @@ class Deployed:
         return facts
 
 
-def deploy(experiment: Experiment, roster: Roster, told: Mapping[str, Any]) -> Deployed:
-    """The experiment with these sites as its clients; ``told`` is what they were told of it."""
+def public(experiment: Experiment, roster: Roster, root: str | Path | None = None) -> Holding | None:
+    """The coordinator's own rows, for a method that needs public data: of the experiment's ``[data]``."""
+    method, plan = experiment.algorithm, experiment.plan
+    if not method.needs_public:
+        return None
+    dataset = experiment.data.load(data_root(root))
+    if (dataset.shape, dataset.classes) != (roster.task.shape, roster.task.classes):
+        raise InvalidInput(
+            f"[data]: {dataset.name} has inputs of shape {dataset.shape} and {dataset.classes} classes, "
+            f"the sites have {roster.task.shape} and {roster.task.classes}"
+        )
+    rows, scoring, _ = public_rows(dataset, plan.seed, plan.public, plan.scoring, method.title)
+    nobody, begin = np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    return Holding(x=dataset.x, y=dataset.y, indices=nobody, offsets=begin, public=rows, scoring=scoring)
+
+
+def deploy(experiment: Experiment, roster: Roster, told: Mapping[str, Any], here: Holding | None = None) -> Deployed:
+    """The experiment with these sites as its clients; ``told`` is what they were told of it.
+
+    ``here``: what the coordinator itself holds.
+    """
     method, plan = experiment.algorithm, experiment.plan
     if method.pools_data:
         raise InvalidInput(f"{method.title} pools everybody's data: a federation of sites cannot run it")
@@ -126,6 +149,7 @@ def deploy(experiment: Experiment, roster: Roster, told: Mapping[str, Any]) -> D
         seed=shared.seed,
         samples=roster.samples,
         names=roster.names,
+        here=here,
     )
     method = resolved(method, federation)
     settled["algorithm"] = {"name": type(method).name(), **_plain(method.values())}

@@ -16,13 +16,15 @@ from typing import Annotated, Any, Literal
 from undrift import algorithms
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
-from undrift.core.settings import Setting, Settings, at_least, between
+from undrift.core.settings import Setting, Settings, at_least, between, positive
 from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source, data_root
 from undrift.data.bounds import amount, regular
 from undrift.data.skew import FeatureSkew
+from undrift.experiment.limit import Limit
 from undrift.models import MODELS, ModelSpec
+from undrift.plugins import Registry, reference_of, split
 
 
 class Plan(Settings):
@@ -33,18 +35,35 @@ class Plan(Settings):
     rounds: Annotated[int, "number of rounds", at_least(1)] = 50
     seed: Annotated[int, "the one source of randomness", at_least(0)] = 1
     eval_every: Annotated[int, "evaluate every so many rounds (and after the last)", at_least(1)] = 1
+    eval_training: Annotated[bool, "evaluate the global model on all clients' training data too"] = False
     target: Annotated[
         float | None, "target accuracy for the cost-to-target figures", between(0, 1, "a share: 0.9 for 90 %")
     ] = None
+    validation: Annotated[
+        float | None,
+        "share of every client's training data that nobody trains on, to choose settings by",
+        between(0, 1, open_low=True, open_high=True),
+    ] = None
+    limit: Annotated[
+        str, "stop before more is used: bytes=2e9, macs=1e12, seconds=60 or time=60 (simulated); several with commas"
+    ] = ""
     public: Annotated[float, "share of the training set that the server holds (pFedMo)", between(0, 0.5)] = 0.01
     scoring: Annotated[int, "public inputs that the server only looks at (pFedMo)", at_least(1)] = 64
     others_public: Annotated[
         Literal["shared", "held-out", "client"],
         "the public samples, for methods without server data: ordinary training data, unused, or one more client",
     ] = "shared"
-    runtime: Annotated[Literal["auto", "serial", "threads", "processes", "batched"], "where clients run"] = "auto"
+    runtime: Annotated[Literal["auto", "serial", "threads", "processes", "batched", "ray"], "where clients run"] = (
+        "auto"
+    )
     device: Annotated[str, "where tensors live: cpu, cuda, cuda:1, mps"] = "cpu"
     workers: Annotated[int | None, "threads or worker processes; left out: one per core", at_least(1)] = None
+    ray_address: Annotated[
+        str | None, "the Ray cluster: auto or HOST:PORT; left out: RAY_ADDRESS, or this machine's cores"
+    ] = None
+    ray_gpus: Annotated[
+        float | None, "GPUs of a Ray task, with device = cuda: 0.25 is four tasks on one", positive()
+    ] = None
 
 
 SECTIONS = ("algorithm", "data", "partition", "skew", "model", "train", "uploads")
@@ -79,10 +98,10 @@ class Experiment:
                 more = "; `algorithms` lists those of a comparison" if name == "algorithm" else ""
                 raise InvalidInput(f"{where}: [{name}] must be a table or a name, not {section!r}{more}")
         sections["algorithm"], sections["train"] = _own_training(sections["algorithm"], sections["train"], where)
-        data = _named("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
+        data = made("data set", SOURCES, sections["data"], "digits", f"{where}: [data]")
         method = made_method(sections["algorithm"], f"{where}: [algorithm]")
-        usual = usual_partition(data.name, data.values())
-        partition = _named("partition", PARTITIONERS, sections["partition"], usual, f"{where}: [partition]")
+        usual = usual_partition(reference_of(type(data), data.name), data.values())
+        partition = made("partition", PARTITIONERS, sections["partition"], usual, f"{where}: [partition]")
         model = made_model(sections["model"], f"{where}: [model]") if sections["model"] else None
         skew = _create(FeatureSkew, sections["skew"], f"{where}: [skew]")
         train = _create(Training, sections["train"], f"{where}: [train]")
@@ -94,6 +113,10 @@ class Experiment:
 
     def check(self, where: str = "experiment") -> None:
         plan = self.plan
+        try:
+            Limit.parse(plan.limit)
+        except InvalidInput as error:
+            raise _at(where, error) from None
         if plan.clients and plan.participate and plan.participate > plan.clients:
             raise InvalidInput(
                 f"{where}: participate = {plan.participate} is more than the {plan.clients} clients there are"
@@ -109,11 +132,11 @@ class Experiment:
         found: dict[str, Any] = {"name": self.name} if self.name else {}
         found |= {k: v for k, v in self.plan.values().items() if v is not None}
         for section, part, title in (
-            ("algorithm", self.algorithm, type(self.algorithm).name()),
-            ("data", self.data, self.data.name),
-            ("partition", self.partition, self.partition.name),
+            ("algorithm", self.algorithm, reference_of(type(self.algorithm), type(self.algorithm).name())),
+            ("data", self.data, reference_of(type(self.data), self.data.name)),
+            ("partition", self.partition, reference_of(type(self.partition), self.partition.name)),
             ("skew", self.skew, None),
-            ("model", self.model, self.model.name if self.model else None),
+            ("model", self.model, reference_of(type(self.model), self.model.name) if self.model else None),
             ("train", self.train, None),
             ("uploads", None if self.uploads == Uploads() else self.uploads, None),
         ):
@@ -202,7 +225,9 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 # What may differ between two descriptions of one experiment: how long it goes on and where, not what it computes.
-ASIDE = frozenset({"name", "rounds", "target", "runtime", "workers"})
+ASIDE = frozenset(
+    {"name", "rounds", "target", "runtime", "workers", "ray_address", "ray_gpus", "eval_training", "limit"}
+)
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -228,7 +253,7 @@ def parse_method(text: str) -> dict[str, Any]:
 
     ``slowmo:train.momentum=0`` is a training setting of this method alone.
     """
-    name, *pairs = text.strip().split(":")
+    name, pairs = split(text)
     section: dict[str, Any] = {"name": name}
     found = algorithms.algorithms()
     if name not in found:
@@ -263,13 +288,15 @@ def _own_training(
     return {k: v for k, v in method.items() if k != "train"}, {**shared, **own}
 
 
+def registries() -> dict[str, Registry[Any]]:
+    """Where the components of each section are found by name or reference."""
+    return {"algorithm": algorithms.algorithms(), "data": SOURCES, "partition": PARTITIONERS, "model": MODELS}
+
+
 def components() -> dict[str, dict[str, tuple[Setting, ...]]]:
     """Every settable thing: section -> component name -> its settings."""
     return {
-        "algorithm": {name: cls.settings() for name, cls in algorithms.algorithms().items()},
-        "data": {name: cls.settings() for name, cls in SOURCES.items()},
-        "partition": {name: cls.settings() for name, cls in PARTITIONERS.items()},
-        "model": {name: cls.settings() for name, cls in MODELS.items()},
+        **{section: {k: v.settings() for k, v in known.items()} for section, known in registries().items()},
         "skew": {"": FeatureSkew.settings()},
         "train": {"": Training.settings()},
         "uploads": {"": Uploads.settings()},
@@ -289,12 +316,15 @@ def made_method(section: Mapping[str, Any], where: str) -> Method:
 
 def made_model(section: Mapping[str, Any], where: str) -> ModelSpec:
     """The model that a section names."""
-    made: ModelSpec = _named("model", MODELS, section, "mlp", where)
-    return made
+    chosen: ModelSpec = made("model", MODELS, section, "mlp", where)
+    return chosen
 
 
-def _named(kind: str, known: Mapping[str, type[Any]], section: Mapping[str, Any], default: str, where: str) -> Any:
-    values = dict(section)
+def made(kind: str, known: Mapping[str, type[Any]], section: Any, default: str, where: str) -> Any:
+    """What a section names: a table with a name and settings, or the name alone."""
+    if not isinstance(section, Mapping | str):
+        raise InvalidInput(f"{where}: must be a table or a name, not {section!r}")
+    values = {"name": section} if isinstance(section, str) else dict(section)
     name = values.pop("name", default)
     if name not in known:
         raise _at(where, unknown(kind, str(name), known))

@@ -1,9 +1,11 @@
 """The evaluation protocol. Every number says which model was evaluated on which data.
 
 * ``global`` on ``test``: the global model on the held-out test set;
+* ``global`` on ``validation``: the same on what was set apart of the clients' training data, where that was asked for;
 * ``global`` on ``own test``: the same model on each client's own test part: the mean over clients, and the mean of the
   worst tenth of them;
-* ``personal`` on ``own test``: each client's personal model on its own test part, where the method has one.
+* ``personal`` on ``own test``: each client's personal model on its own test part, where the method has one;
+* ``global`` on ``training``, where the plan asks for it: the objective itself, on all clients' training data.
 
 The clients' test parts divide the test set: of each class a client gets the share that it holds in training.
 """
@@ -11,7 +13,7 @@ The clients' test parts divide the test set: of each class a client gets the sha
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -21,10 +23,10 @@ from torch import Tensor
 
 from undrift.core import rng
 from undrift.core.client import Candidate, Judged, one_thread
-from undrift.core.eager import JUDGED, scored
+from undrift.core.eager import JUDGED, as_rows, scored
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, Registered, Rows
-from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, Figure, worst_tenth
+from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, TRAINING, VALIDATION, Figure, worst_tenth
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.spent import Spent
@@ -57,11 +59,15 @@ class Evaluator:
 
     A model on clients' data is judged where the clients are. Where their data are parts of the test set that is here,
     one pass over it says the same of a global model; what it would cost to ask them is counted all the same.
+    ``validated``: so many rows at the end of the test data are not for testing but for choosing.
     """
 
-    def __init__(self, federation: Federation | Registered, classes: int | None) -> None:
-        self.federation, self.classes = federation, classes
+    def __init__(
+        self, federation: Federation | Registered, classes: int | None, *, training: bool = False, validated: int = 0
+    ) -> None:
+        self.federation, self.classes, self.validated = federation, classes, validated
         self.test = federation.test if isinstance(federation, Federation) else None
+        self.trained = len(federation.indices) if training and isinstance(federation, Federation) else 0
         needed = 1 if classes == 2 else classes  # one output can tell two classes apart
         if needed is not None and federation.layout.classes < needed:
             raise InvalidInput(f"the model has {federation.layout.classes} outputs, and the data has {classes} classes")
@@ -74,17 +80,30 @@ class Evaluator:
                 if self.test is None:
                     self._asked(found, name, loop, snapshot, range(self.federation.population.size), w)
                     continue
-                correct, losses = _score(loop.runtime, w, snapshot.buffers, len(self.test.x))
-                found.metrics.append((Figure(name, TEST, "loss"), float(losses.mean())))
-                if self.classes is not None:
-                    found.metrics.append((Figure(name, TEST, "accuracy"), float(correct.mean())))
-                    if not method.pools_data:
-                        scores = _by_client(self.test, correct)
-                        self._per_client(found, name, scores)
-                        spent += _price(w, snapshot.buffers, len(scores))
+                correct = self._whole(found, name, TEST, loop.runtime, w, snapshot.buffers)
+                if self.validated:
+                    self._whole(found, name, VALIDATION, loop.runtime, w, snapshot.buffers)
+                if self.classes is not None and not method.pools_data:
+                    scores = _by_client(self.test, correct)
+                    self._per_client(found, name, scores)
+                    spent += _price(w, snapshot.buffers, len(scores))
+                if self.trained:
+                    self._whole(found, name, TRAINING, loop.runtime, w, snapshot.buffers)
             if loop.personalises(snapshot):
                 self._asked(found, PERSONAL, loop, snapshot, self._sampled())
         return found
+
+    def _whole(self, found: Evaluation, name: str, data: str, runtime: Runtime, w: Tensor, buffers: Buffers) -> Tensor:
+        """A model on the whole test set, on what is for choosing, or on all training data; what it got right."""
+        assert self.test is not None
+        tested = len(self.test.x) - self.validated
+        spans = {TEST: (0, tested), VALIDATION: (tested, len(self.test.x)), TRAINING: (0, self.trained)}
+        work = score_training if data == TRAINING else score
+        correct, losses = _score(work, runtime, w, buffers, *spans[data])
+        found.metrics.append((Figure(name, data, "loss"), float(losses.mean())))
+        if self.classes is not None:
+            found.metrics.append((Figure(name, data, "accuracy"), float(correct.mean())))
+        return correct
 
     def _sampled(self) -> list[int]:
         """The clients whose personal models are looked at."""
@@ -133,11 +152,16 @@ class Evaluator:
         found.clients[model] = scores
 
 
-def _score(runtime: Runtime, w: Tensor, buffers: Buffers, samples: int) -> tuple[Tensor, Tensor]:
-    """For each sample of the test set: was it right (classification only), and the loss. Done where clients work."""
+Scoring = Callable[[Federation, Mapping[str, Tensor], tuple[int, int]], dict[str, Tensor]]
+
+
+def _score(
+    work: Scoring, runtime: Runtime, w: Tensor, buffers: Buffers, first: int, last: int
+) -> tuple[Tensor, Tensor]:
+    """For each sample: was it right (classification only), and the loss. Done where clients work."""
     tensors = {"w": w, "floats": buffers.floats, "counts": buffers.counts}
-    spans = [(begin, min(begin + JUDGED, samples)) for begin in range(0, samples, JUDGED)]
-    pieces = runtime.map(score, tensors, spans)
+    spans = [(begin, min(begin + JUDGED, last)) for begin in range(first, last, JUDGED)]
+    pieces = runtime.map(work, tensors, spans)
     right, losses = (torch.cat([piece[name] for piece in pieces]) for name in ("right", "losses"))
     return right, losses
 
@@ -157,6 +181,18 @@ def _price(w: Tensor, buffers: Buffers, clients: int) -> Spent:
 
 def score(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int]) -> dict[str, Tensor]:
     """The model ``w`` on some of the test samples; runs wherever the runtime says."""
+    assert federation.test is not None
+    some = slice(*span)
+    return _scored(federation, tensors, federation.test.x[some], federation.test.y[some])
+
+
+def score_training(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int]) -> dict[str, Tensor]:
+    """The model ``w`` on some of the clients' training samples, as they are: without augmentation."""
+    rows = as_rows(federation.indices[slice(*span)])
+    return _scored(federation, tensors, federation.x[rows], federation.y[rows])
+
+
+def _scored(federation: Federation, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
     replica = _mine.replicas.get(federation)
     if replica is None:
         replica = _mine.replicas[federation] = Replica(federation.module, federation.layout)
@@ -164,9 +200,7 @@ def score(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int
     replica.flat.copy_(tensors["w"])
     if replica.has_buffers:
         replica.set_buffers(Buffers(tensors["floats"], tensors["counts"]))
-    assert federation.test is not None
-    some = slice(*span)
-    right, losses = scored(replica.module, federation.loss, federation.test.x[some], federation.test.y[some])
+    right, losses = scored(replica.module, federation.loss, x, y)
     return {"right": right, "losses": losses}
 
 

@@ -8,20 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from undrift.core.errors import InvalidInput
-from undrift.core.federation import Federation, build
+from undrift.core.federation import Federation
 from undrift.core.figure import HEADLINE, Figure
 from undrift.core.loop import Loop, Round, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.spent import Spent
 from undrift.experiment.description import label_of
 from undrift.experiment.evaluate import Evaluation
+from undrift.experiment.limit import TIME, Limit, Meter, simulated
 from undrift.experiment.prepare import Ready
 from undrift.experiment.progress import Glance, Progress, Watcher, Within
 from undrift.experiment.recorder import Recorder
+from undrift.experiment.takeout import Taken, global_module
 from undrift.ledger.history import History
 from undrift.ledger.rows import Entry, RoundRow, Run
 from undrift.runtimes import create as create_runtime
@@ -35,6 +36,7 @@ class Result:
     module: nn.Module | None
     run: Run | None = None
     ledger: Path | None = None
+    sample: Tensor | None = None  # a batch of one input
 
     @property
     def figure(self) -> Figure:
@@ -63,6 +65,12 @@ class Result:
         """Rounds, bytes, MACs and seconds to a target accuracy; None if it was not reached."""
         return self.history.reached(target)
 
+    def save(self, path: str | Path) -> Path:
+        """Write the global model to a file: ``.safetensors``, ``.pt`` (a state_dict) or ``.onnx``."""
+        if self.module is None:
+            raise InvalidInput(f"{self.history.label} has no global model to save: its clients have their own")
+        return Taken(self.module, self.sample, self.history, "the global model").save(path)
+
     def __repr__(self) -> str:
         value = f"{100 * self.value:.1f} %" if self.figure.share else f"{self.value:.4g}"
         rounds = len(self.history.rounds)
@@ -87,7 +95,14 @@ def execute(
                 # A resumed run takes over the runtime that was chosen for it, and with it the bits.
                 chosen = recorder.run.facts.get("runtime", plan.runtime)
                 assert isinstance(prepared.federation, Federation), "sites need a runtime of their own"
-                made = create_runtime(chosen, prepared.federation, workers or plan.workers, prepared.method)
+                made = create_runtime(
+                    chosen,
+                    prepared.federation,
+                    workers or plan.workers,
+                    prepared.method,
+                    ray_address=plan.ray_address,
+                    ray_gpus=plan.ray_gpus,
+                )
                 runtime = stack.enter_context(made)
             recorder.began(runtime)
             snapshot = _played(prepared, recorder, runtime, _Watch(prepared, recorder.run.name, watch, within))
@@ -99,7 +114,8 @@ def execute(
                 recorder.ended("failed", f"{type(error).__name__}: {error}")
             raise
         recorder.ended("finished")
-    return Result(recorder.history(), _module(prepared, snapshot), recorder.run, recorder.path)
+    sample = prepared.federation.sample
+    return Result(recorder.history(), global_module(prepared, snapshot), recorder.run, recorder.path, sample)
 
 
 def _played(prepared: Ready, recorder: Recorder, runtime: Runtime, watch: _Watch) -> Snapshot:
@@ -107,17 +123,23 @@ def _played(prepared: Ready, recorder: Recorder, runtime: Runtime, watch: _Watch
     runtime.states = recorder.states(method, plan.device, runtime.elsewhere)
     loop = Loop(prepared.federation, method, runtime, prepared.participate, prepared.uploads)
     snapshot = recorder.resumed(method, plan.device) or loop.start()
+    limit = Limit.parse(plan.limit)
+    meter = Meter(limit, recorder.history().rounds if limit.amounts else ())
     watch.begin(snapshot, runtime)
-    while snapshot.round < plan.rounds and not method.finished(snapshot.server):
+    while snapshot.round < plan.rounds and meter.open and not method.finished(snapshot.server):
         watch.next()
         played = loop.play(snapshot)
         snapshot = played.snapshot
-        last = snapshot.round == plan.rounds or method.finished(snapshot.server)
+        if TIME in limit.amounts:
+            played.notes[TIME] = simulated(played, method.pools_data)
+        row = _row(prepared, played)
+        meter.add(row)
+        last = snapshot.round == plan.rounds or not meter.open or method.finished(snapshot.server)
         found = Evaluation()
         if snapshot.round % plan.eval_every == 0 or last:
             watch.evaluating()
             found = prepared.evaluator(loop, snapshot)
-        recorder.record(_entry(prepared, played, found))
+        recorder.record(_entry(prepared, played, row, found))
         watch.played(snapshot, found)
     return snapshot
 
@@ -165,10 +187,9 @@ class _Watch:
         self._watch(Progress(*where, value, seconds, done, figure, self._evaluating, self._run))
 
 
-def _entry(prepared: Ready, played: Round, found: Evaluation) -> Entry:
+def _row(prepared: Ready, played: Round) -> RoundRow:
     spent: Spent = played.spent
-    name = prepared.federation.population.name
-    row = RoundRow(
+    return RoundRow(
         round=played.snapshot.round,
         seconds=played.seconds,
         client_seconds=spent.seconds,
@@ -177,13 +198,17 @@ def _entry(prepared: Ready, played: Round, found: Evaluation) -> Entry:
         gradients=spent.gradients,
         forwards=spent.forwards,
         head_gradients=spent.head_gradients,
-        macs=prepared.federation.profile.macs(spent),
+        macs=min(prepared.federation.profile.macs(spent), 2**63 - 1),  # clients count their passes; a row holds 64 bits
         participants=0 if played.skipped else played.cohort.size,
         rejected=len(played.rejected),
         skipped=int(played.skipped),
         drift=played.drift,
         notes=played.notes,
     )
+
+
+def _entry(prepared: Ready, played: Round, row: RoundRow, found: Evaluation) -> Entry:
+    name = prepared.federation.population.name
     return Entry(
         row,
         metrics=found.metrics,
@@ -192,23 +217,3 @@ def _entry(prepared: Ready, played: Round, found: Evaluation) -> Entry:
         server=played.snapshot.server,
         buffers=played.snapshot.buffers,
     )
-
-
-def _module(prepared: Ready, snapshot: Snapshot) -> nn.Module | None:
-    """A plain module with the final global model in it."""
-    models = prepared.method.models(snapshot.server)
-    if not models:
-        return None
-    module = build(prepared.federation.module, prepared.plan.seed)
-    with torch.no_grad():
-        views = prepared.federation.layout.views(next(iter(models.values())))
-        for name, parameter in module.named_parameters():
-            if name in views:
-                parameter.copy_(views[name])
-        at = {True: 0, False: 0}
-        for _, buffer in module.named_buffers():
-            floating = buffer.is_floating_point()
-            source = snapshot.buffers.floats if floating else snapshot.buffers.counts
-            buffer.copy_(source[at[floating] : at[floating] + buffer.numel()].view(buffer.shape))
-            at[floating] += buffer.numel()
-    return module

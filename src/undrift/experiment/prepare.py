@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import warnings
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
@@ -27,6 +28,7 @@ from undrift.experiment.description import Experiment, Plan, label_of
 from undrift.experiment.evaluate import Evaluator
 from undrift.experiment.machine import versions
 from undrift.models import ModelSpec, aligned, default_model, fitted, spec
+from undrift.plugins import digest_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 MOST_NAMES = 10_000  # clients whose names are kept with a run
@@ -95,6 +97,9 @@ class Prepared:
             ],
             "versions": versions(),
         }
+        code = digest_of(type(self.method))
+        if code is not None:
+            facts["code"] = code
         labels = self.dataset.labels
         if self.dataset.label_names:
             facts["class_names"] = list(self.dataset.label_names)
@@ -116,6 +121,7 @@ def divided(method: Method, dataset: Dataset, partitioner: Partitioner, plan: Pl
     clients = plan.clients or (None if partitioner.natural else 10)
     holder: Holder = "server" if method.needs_public else plan.others_public
     public: dict[str, Any] = {"holder": holder, "share": plan.public, "scoring": plan.scoring, "who": method.title}
+    public["validation"] = plan.validation
     return divide(dataset, partitioner, clients, plan.seed, **public)
 
 
@@ -135,12 +141,19 @@ def prepare(
     partition, parts = held.partition, held.tests
     names = None if partition.names is None else tuple(str(name) for name in partition.names)
     _say_what_is_missing(partition, dataset)
+    module = build(model, plan.seed)
+    dataset = taken(module, dataset)
     if skew is not None:
         dataset = skew.apply(dataset, partition, plan.seed)
     x, y = (_on(tensor, plan.device) for tensor in (dataset.x, dataset.y))
-    x_test, y_test = (_on(tensor, plan.device) for tensor in (dataset.x_test, dataset.y_test))
+    tests = [dataset.x_test, dataset.y_test]
+    validated = 0 if held.validation is None or parts is None else len(held.validation.indices)
+    if held.validation is not None:  # behind the test set, in nobody's part of it
+        rows = torch.from_numpy(held.validation.indices)
+        tests = [torch.cat([test, train[rows]]) for test, train in zip(tests, (dataset.x, dataset.y), strict=True)]
+    x_test, y_test = (_on(tensor, plan.device) for tensor in tests)
     federation = Federation(
-        module=build(model, plan.seed).to(plan.device),
+        module=module.to(plan.device),
         loss=loss,
         x=x,
         y=y,
@@ -157,12 +170,25 @@ def prepare(
     if dataset.classes is None:
         federation = replace(federation, loss=aligned(loss, federation.outputs(x[:2]), y[:2]))
     _check_participants(plan, partition)
-    evaluator = Evaluator(federation, dataset.classes)
+    options: dict[str, Any] = {"training": plan.eval_training, "validated": validated}
+    evaluator = Evaluator(federation, dataset.classes, **options)
     if method.pools_data:
         federation = federation.pooled()
     participate = 1 if method.pools_data else plan.participate or len(partition)
     method = resolved(method, federation)
     return Prepared(method, federation, partition, dataset, evaluator, participate, plan, uploads or Uploads())
+
+
+def taken(module: nn.Module, dataset: Dataset) -> Dataset:
+    """The data set as the model takes it: whole numbers stay what they are for one that does (an embedding)."""
+    if dataset.x.dtype.is_floating_point:
+        return dataset
+    try:
+        with torch.no_grad():
+            copy.deepcopy(module).eval()(dataset.x[:1])
+    except (RuntimeError, TypeError):
+        return dataset.as_numbers()
+    return dataset
 
 
 def completed(experiment: Experiment, dataset: Dataset) -> Experiment:
@@ -204,7 +230,8 @@ def refuse(experiments: Sequence[Experiment], dataset: Dataset) -> None:
             model = completed(experiment, dataset).model
             assert model is not None
             if model not in layouts:
-                layouts[model] = layout_of(build(fitted(model, dataset)[0], plan.seed), dataset.x[:1])
+                module = build(fitted(model, dataset)[0], plan.seed)
+                layouts[model] = layout_of(module, taken(module, dataset).x[:1])
             held = (experiment.partition, plan.clients, plan.seed, plan.others_public, method.needs_public)
             if held not in largest:
                 partition = divided(method, dataset, experiment.partition, plan).partition

@@ -138,6 +138,8 @@ def resume_experiment(
             f"run {run.name!r} was started from Python with its own model or data: go on with "
             f"undrift.run(..., ledger={str(ledger.path)!r}, name={run.name!r}, resume=True)"
         )
+    if "deployed" in run.facts:
+        raise InvalidInput(f"run {run.name!r} is a deployment: go on with `undrift deploy run --resume {run.name}`")
     experiment = Experiment.build(run.experiment, f"run {run.name!r}")
     if rounds is not None:
         experiment = replace(experiment, plan=replace(experiment.plan, rounds=rounds))
@@ -161,14 +163,15 @@ def check_same(run: Run, prepared: Prepared, strict: bool = False) -> None:
         ("partition_fingerprint", "the partition"),
         ("start_fingerprint", "the initial model"),
         ("label", "the method's settings"),
+        ("code", "the method's file and that"),
         ("training", "the training settings"),
         ("uploads", "the settings of the uploads"),
         ("participate", "the clients per round"),
     ):
-        if facts[key] != then.get(key):
+        if facts.get(key) != then.get(key):
             raise InvalidInput(
                 f"run {run.name!r} cannot go on: {what} differ from what it began with "
-                f"({then.get(key)} then, {facts[key]} now)"
+                f"({then.get(key)} then, {facts.get(key)} now)"
             )
     other = changes(run.facts.get("versions", {}), facts["versions"])
     if other and strict:

@@ -5,9 +5,11 @@ Looking writes nothing: not to an empty file, not to another program's, and not 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +19,9 @@ from undrift.core.errors import InvalidInput
 from undrift.ledger import schema
 from undrift.ledger.digest import NotAsWritten
 
-WAIT = 60  # seconds that one waits for another's transaction
-PATIENCE = 1  # and for those who read, when the log is to be cleared; if they do not end, the next round tries again
+WAIT = 300  # seconds that one waits for another's transaction; SQLite lets nobody queue, so with many it may take long
+PATIENCE = 0.2, 20.0  # and for those who read, when the log is to be cleared: first a little, and then in earnest
+PAUSE = 60.0  # seconds in which nobody tries in earnest again, when one who reads did not come to an end
 LOG = 16 << 20  # bytes of the write-ahead log beyond which whoever writes clears it
 
 
@@ -130,15 +133,23 @@ def connect_to_look(path: Path) -> tuple[sqlite3.Connection, TemporaryDirectory[
 
 
 def clear_log(db: sqlite3.Connection, path: Path) -> None:
-    """Empty the write-ahead log where it has grown: with many at work it may never come to an end by itself."""
-    try:
-        grown = os.stat(f"{path.resolve()}-wal").st_size > LOG
-    except OSError:
+    """Empty the write-ahead log where it has grown: with many at work it may never come to an end by itself.
+
+    All who read must have ended for it, and all who write wait meanwhile. So the waiting is short until the log is
+    large; and one who reads for ever must not hold up the others for ever, which the time of the lock file tells them.
+    """
+    real, size = path.resolve(), 0
+    tried = Path(f"{real}-lock")
+    with contextlib.suppress(OSError):
+        size = os.stat(f"{real}-wal").st_size
+    if size <= LOG:
         return
-    if grown:
-        db.execute(f"PRAGMA busy_timeout = {1000 * PATIENCE}")
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        db.execute(f"PRAGMA busy_timeout = {1000 * WAIT}")
+    earnest = size > 2 * LOG and not (tried.exists() and time.time() - tried.stat().st_mtime < PAUSE)
+    db.execute(f"PRAGMA busy_timeout = {int(1000 * PATIENCE[earnest])}")
+    (busy, *_), *_ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    db.execute(f"PRAGMA busy_timeout = {1000 * WAIT}")
+    if busy and earnest and tried.exists():
+        os.utime(tried)
 
 
 @contextmanager
@@ -159,7 +170,7 @@ def explained(path: Path, run: str = "") -> Iterator[None]:
         if "readonly" in text or "unable to open" in text:
             raise InvalidInput(f"{path} cannot be written ({text})") from error
         if "locked" in text:
-            raise InvalidInput(f"{path} is locked by another program for more than a minute") from error
+            raise InvalidInput(f"{path} is locked by another program for more than {WAIT // 60} minutes") from error
         if isinstance(error, sqlite3.ProgrammingError):
             raise  # a mistake of ours, not of the file
         raise Damaged(path, text, run) from error

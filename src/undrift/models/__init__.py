@@ -17,8 +17,9 @@ from undrift.models.linear import MLP, SVM, Linear, Logistic
 from undrift.models.losses import LOSSES, Loss, aligned
 from undrift.models.resnet import ResNet8, ResNet18
 from undrift.models.spec import ModelSpec
+from undrift.plugins import Registry
 
-MODELS: dict[str, type[ModelSpec]] = {
+OWN: dict[str, type[ModelSpec]] = {
     kind.name: kind
     for kind in (
         Linear,
@@ -39,6 +40,7 @@ MODELS: dict[str, type[ModelSpec]] = {
         FireNetLight,
     )
 }
+MODELS = Registry("model", ModelSpec, "undrift.models", OWN)
 
 
 def spec(name: str, **settings: Any) -> ModelSpec:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -65,7 +66,7 @@ class Table:
     printed: dict[str, dict[str, float]] = field(default_factory=dict)  # method -> column -> number; inf: not reached
     ratios: dict[str, dict[str, float]] = field(default_factory=dict)  # printed beside, over the first method
     contradicted: frozenset[tuple[str, str]] = frozenset()  # cells that another printed number contradicts
-    incomparable: str = ""  # why printed and measured numbers are not of the same thing
+    incomparable: dict[str, str] = field(default_factory=dict)  # method -> why its printed number is of another thing
     series: tuple[str, ...] = ()
     figure: Figure | None = None  # what is measured; None: what a run is judged by
     transposed: bool = False  # printed with a column per method
@@ -103,7 +104,7 @@ class Table:
         """
         given = self.experiment(method, column, seed=0)
         digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:8]
-        return f"{self.paper}-{method.replace(' ', '')}-{digest}"
+        return f"{self.paper}-{re.sub(r'[^A-Za-z0-9.]', '', method)}-{digest}"
 
 
 @dataclass(frozen=True)
@@ -145,11 +146,14 @@ def _table(paper: str, name: str, raw: Mapping[str, Any]) -> Table:
     own = _explained(raw["tables"], name)
     common = over(raw["experiment"], own.get("experiment", {}))
     methods = _methods(raw.get("methods", {}), own.get("methods", {}))
+    methods = {name: methods[name] for name in own.get("rows", methods)}
     columns = raw["tables"][own["columns_of"]]["columns"] if "columns_of" in own else own["columns"]
     made = tuple(_column(key, column, common, own, raw["scenes"]) for key, column in columns.items())
     names = [column.name for column in made]
-    printed = {method: dict(zip(names, row, strict=True)) for method, row in own.get("printed", {}).items()}
-    ratios = {method: dict(zip(names, row, strict=True)) for method, row in own.get("ratios", {}).items()}
+    printed, ratios = (
+        {method: dict(zip(names, row, strict=True)) for method, row in own.get(part, {}).items() if method in methods}
+        for part in ("printed", "ratios")
+    )
     first = next(iter(methods))
     for method, row in ratios.items():  # where only multiples of the first method are printed
         if method not in printed:
@@ -167,7 +171,7 @@ def _table(paper: str, name: str, raw: Mapping[str, Any]) -> Table:
         printed=printed,
         ratios=ratios,
         contradicted=frozenset((m, c) for m, cs in own.get("contradicted", {}).items() for c in cs if c in names),
-        incomparable=own.get("comparable", raw.get("comparable", "")),
+        incomparable={m: why for m, why in raw.get("incomparable", {}).items() if m in methods},
         series=tuple(own.get("series", ())),
         figure=Figure(**own["figure"]) if "figure" in own else None,
         transposed=own.get("transposed", False),

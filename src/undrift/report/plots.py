@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "pdf", "svg")
-KINDS = ("curves", "bars", "partition", "box", "tsne")
+KINDS = ("curves", "series", "bars", "partition", "box", "tsne")
 
 # Okabe and Ito's colours, told apart by colour-blind readers, then darker and lighter ones for more methods.
 COLOURS = (
@@ -42,7 +42,7 @@ LINE = 0.17  # inches of a line of a legend
 LETTERS = 68  # of a legend's text that fit into the width, beside the stroke
 SHOWN = 100  # clients of a partition: more would be a smear, so evenly spaced ones are drawn, and it is said
 _DASHES = ("-", "--", "-.", ":")
-_AXES = {
+AXES = {
     "rounds": "round",
     "bytes": "traffic, up and down",
     "macs": "client compute",
@@ -198,8 +198,8 @@ def curves(
     force: bool = False,
 ) -> None:
     """The headline figure against rounds, bytes, operations or seconds: mean over seeds, band of one s.d."""
-    if axis not in _AXES:
-        raise InvalidInput(f"axis {axis!r}: one of {', '.join(_AXES)}")
+    if axis not in AXES:
+        raise InvalidInput(f"axis {axis!r}: one of {', '.join(AXES)}")
     if not 0 <= smooth < 1:
         raise InvalidInput(f"smooth = {smooth:g}: it must be a number in [0, 1)")
     groups = _groups(histories)
@@ -222,7 +222,7 @@ def curves(
         unit = " (%)" if share else ""
         axes.set(
             ylabel=f"{_metric(groups)}{unit}, {groups[0].figure.model} model, {groups[0].figure.place}",
-            xlabel=_AXES[axis] + (f"; smoothed, factor {smooth:g}" if smooth else ""),
+            xlabel=AXES[axis] + (f"; smoothed, factor {smooth:g}" if smooth else ""),
         )
         if axis != "rounds":
             column = {"bytes": "bytes_up"}.get(axis, axis)

@@ -96,8 +96,7 @@ def caption(found: Reproduced) -> str:
     table = found.table
     said = [f"Printed → measured ± half of the 95 % interval; {UNITS[table.measure]}."]
     said.append(f"{_seeds(found)}; the paper's numbers are of {words.count(table.trials, 'trial')}.")
-    if table.incomparable:
-        said.append(f"Not comparable: {table.incomparable}.")
+    said += [f"Not comparable: {why}." for why in dict.fromkeys(table.incomparable.values())]
     return " ".join(said)
 
 

@@ -9,6 +9,7 @@ import html
 import math
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from undrift.version import version
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Draw = Callable[[Reproduced, Column, Any], None]  # draws a column of a table on axes
 WIDE, HIGH, ACROSS = 3.4, 2.5, 2  # inches of one panel; panels side by side
 STYLE = """
 :root { color-scheme: light; }
@@ -87,34 +89,38 @@ def _cell(lines: list[str]) -> str:
 def figures(found: Reproduced) -> list[tuple[str, str]]:
     """Captions and pictures, as SVG."""
     measure = found.table.measure
+    drawn: list[tuple[str, Draw]] = []
     if measure == "series":
-        drawn = [(f"{name} over rounds, mean over seeds", _series(found, name)) for name in found.table.series]
-    elif measure in ("best", "last ten"):
-        drawn = [("One box per method: what each seed gave", _panels(found, _boxes))]
-    else:
-        drawn = []
+        drawn += [(f"{name} over rounds, mean over seeds", _series(name)) for name in found.table.series]
+    if measure in ("best", "last ten"):
+        drawn.append(("One box per method: what each seed gave; printed (diamond)", _boxes))
     if measure in ("rounds", "gflops"):
-        drawn.append(("Measured (bar, with its 95 % interval) and printed (diamond)", _panels(found, _bars)))
-    return [*drawn, ("Mean over seeds; the band is one standard deviation", _panels(found, _curves))]
-
-
-def _panels(found: Reproduced, draw: Any) -> str:
-    rows = math.ceil(len(found.columns) / ACROSS)
+        drawn.append(("Measured (bar, with its 95 % interval) and printed (diamond)", _bars))
+    drawn.append(("Mean over seeds; the band is one standard deviation", curves))
+    pictures = []
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "figure.svg"
-        with drawing(path, WIDE * ACROSS, HIGH * rows + 0.4, force=False) as (figure, _):
-            for place, column in enumerate(found.columns):
-                axes = figure.add_subplot(rows, ACROSS, place + 1)
-                axes.set_title(column.label)
-                draw(found, column, axes)
-            handles, labels = figure.axes[0].get_legend_handles_labels()
-            if handles:
-                figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-        text = path.read_text(encoding="utf-8")
-    return text[text.index("<svg") :]
+        for place, (words, draw) in enumerate(drawn):
+            path = Path(folder) / f"{place}.svg"
+            panels(found, draw, path)
+            text = path.read_text(encoding="utf-8")
+            pictures.append((words, text[text.index("<svg") :]))
+    return pictures
 
 
-def _curves(found: Reproduced, column: Column, axes: Axes) -> None:
+def panels(found: Reproduced, draw: Draw, path: Path, *, force: bool = False) -> None:
+    """A picture with a panel for each column."""
+    rows = math.ceil(len(found.columns) / ACROSS)
+    with drawing(path, WIDE * ACROSS, HIGH * rows + 0.4, force=force) as (figure, _):
+        for place, column in enumerate(found.columns):
+            axes = figure.add_subplot(rows, ACROSS, place + 1)
+            axes.set_title(column.label)
+            draw(found, column, axes)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        if handles:
+            figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+
+
+def curves(found: Reproduced, column: Column, axes: Axes) -> None:
     figure = found.table.figure
     unit = 100 if figure is None or figure.share else 1
     for place, method in enumerate(found.table.methods):
@@ -154,7 +160,7 @@ def _boxes(found: Reproduced, column: Column, axes: Axes) -> None:
     axes.set_ylabel("accuracy in %")
 
 
-def _series(found: Reproduced, name: str) -> str:
+def _series(name: str) -> Draw:
     def draw(found: Reproduced, column: Column, axes: Axes) -> None:
         for place, method in enumerate(found.table.methods):
             rows = [trial.series[name] for trial in found.trials.get((method, column.name), ())]
@@ -166,4 +172,4 @@ def _series(found: Reproduced, name: str) -> str:
         axes.set_xlabel("round")
         axes.set_ylabel(name)
 
-    return _panels(found, draw)
+    return draw

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -10,14 +11,22 @@ from undrift.core.federation import Federation
 from undrift.core.runtime import Runtime
 from undrift.runtimes.cores import cores
 
-RUNTIMES = ("auto", "serial", "threads", "processes", "batched")
+RUNTIMES = ("auto", "serial", "threads", "processes", "batched", "ray")
 
 ALONE = {"serial": "works in this process alone", "batched": "uses every core by itself"}  # they take no workers
 
 MOST, MOST_PER_CORE = 64, 8  # workers that a machine is asked to start
 
 
-def create(name: str, federation: Federation, workers: int | None = None, method: Any = None) -> Runtime:
+def create(
+    name: str,
+    federation: Federation,
+    workers: int | None = None,
+    method: Any = None,
+    *,
+    ray_address: str | None = None,
+    ray_gpus: float | None = None,
+) -> Runtime:
     """A runtime by name; ``workers`` is the number of threads or worker processes, where there are any.
 
     For ``auto`` it is the runtime that was chosen: its ``name`` is what a run records, its ``why`` what a user is told.
@@ -48,6 +57,12 @@ def create(name: str, federation: Federation, workers: int | None = None, method
         from undrift.runtimes.batched import Batched
 
         runtime = Batched(federation)
+    elif name == "ray":
+        if ray_address:
+            os.environ["RAY_ADDRESS"] = ray_address  # Ray's own way to name a cluster, read when it is imported
+        from undrift.runtimes.ray import Ray
+
+        runtime = Ray(federation, workers, ray_gpus)
     else:
         from undrift.runtimes.serial import Serial
 

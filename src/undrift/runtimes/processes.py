@@ -21,12 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from undrift.core.admit import Door
+from undrift.core.check import Rejected
 from undrift.core.client import Candidate
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Mapped, Runtime, Task
-from undrift.core.wire import put_together
 from undrift.runtimes import crowd, worker
 from undrift.runtimes.memory import Segment, Signature, room, signature_of
 from undrift.runtimes.worker import Delivery
@@ -88,7 +89,7 @@ class Processes(Runtime):
 
     # -- the two things it is asked to do -----------------------------------------------------------------------------
 
-    def replies(self, task: Task) -> Iterator[Reply]:
+    def replies(self, task: Task) -> Iterator[Reply | Rejected]:
         method, cohort = task.method, task.cohort
         if self._method[0] is not method:
             self._method = (method, _dumps(method, f"the method {method.title or type(method).__name__}"))
@@ -122,9 +123,12 @@ class Processes(Runtime):
             name=lambda place: f"client {cohort.population.name(clients[place])}, round {cohort.round}",
             seconds=self._pace * float(samples.mean()) or 1.0,
         )
-        for _, tensors, reply in self._run(job, items):
-            self._pace = reply["spent"]["seconds"] / max(reply["samples"], 1)
-            yield put_together(method, tensors, reply, task.kind)
+        door = Door(self.expecting(task))
+        for place, tensors, header in self._run(job, items):
+            reply = door.admit_parts(clients[place], tensors, header)
+            if isinstance(reply, Reply):
+                self._pace = reply.spent.seconds / max(reply.samples, 1)
+            yield reply
 
     def map(self, function: Mapped, tensors: Mapping[str, Tensor], items: Sequence[Any]) -> list[dict[str, Tensor]]:
         code = _dumps(function, "the function")

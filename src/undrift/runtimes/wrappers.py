@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from undrift.core import rng
+from undrift.core.check import Expected, Rejected
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.reduce import Block, Reply
@@ -43,16 +44,25 @@ class Wrapper(Runtime):
     def states(self, states: States) -> None:
         self.runtime.states = states
 
+    def expecting(self, task: Task) -> Expected:
+        return self.runtime.expecting(task)
+
     def change(self, reply: Reply, task: Task) -> Reply | None:
         """What becomes of the upload of a client that was hit; None: it is lost."""
         raise NotImplementedError
 
-    def replies(self, task: Task) -> Iterator[Reply]:
+    def replies(self, task: Task) -> Iterator[Reply | Rejected]:
+        for reply in self.one_by_one(task):
+            changed = self.change(reply, task) if isinstance(reply, Reply) and self.hits(reply, task) else reply
+            if changed is not None:
+                yield changed
+
+    def one_by_one(self, task: Task) -> Iterator[Reply | Rejected]:
         for item in self.runtime.replies(task):
-            for reply in item.replies() if isinstance(item, Block) else [item]:
-                changed = self.change(reply, task) if self.hits(reply, task) else reply
-                if changed is not None:
-                    yield changed
+            if isinstance(item, Block):
+                yield from item.replies()
+            else:
+                yield item
 
     def hits(self, reply: Reply, task: Task) -> bool:
         if task.kind == "evaluate":
@@ -85,14 +95,13 @@ class Slow(Wrapper):
         super().__init__(runtime, share)
         self.delay = delay
 
-    def replies(self, task: Task) -> Iterator[Reply]:
+    def replies(self, task: Task) -> Iterator[Reply | Rejected]:
         late: list[Reply] = []
-        for item in self.runtime.replies(task):
-            for reply in item.replies() if isinstance(item, Block) else [item]:
-                if self.hits(reply, task):
-                    late.append(reply)
-                else:
-                    yield reply
+        for reply in self.one_by_one(task):
+            if isinstance(reply, Reply) and self.hits(reply, task):
+                late.append(reply)
+            else:
+                yield reply
         for reply in late:
             time.sleep(self.delay)
             reply.spent.seconds += self.delay

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from undrift import algorithms
+from undrift.analysis.health import health
 from undrift.analysis.intervals import Spread
 from undrift.core.figure import GLOBAL, HEADLINE, OWN_MEAN, PERSONAL, Figure
 from undrift.core.training import Training
@@ -214,6 +215,11 @@ def _standing(
     if problem:
         return nothing
     histories = [History.of(book, book.run(name)) for name in names]
+    ends = [health(history) for history in histories]
+    diverged = [end for end in ends if end.state == "diverged"]
+    if diverged:
+        often = f"diverged in {len(diverged)} of {len(ends)} seeds: {diverged[0].reason}"
+        return Standing(method, title, rung, rounds, share, Spread.of([]), {}, often)
     curves = [_figures(history, pilot.goal) for history in histories]
     if not all(curves):
         why = (

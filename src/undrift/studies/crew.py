@@ -95,12 +95,13 @@ class _Worker:
             start_new_session=True,
         )
         self._send({"ledger": str(place.ledger), "root": None if place.root is None else str(place.root)})
-        Thread(target=self._listen, args=(heard,), daemon=True, name="undrift study").start()
+        self._listener = Thread(target=self._listen, args=(heard,), daemon=True, name="undrift study")
+        self._listener.start()
 
     def _listen(self, heard: SimpleQueue[Any]) -> None:
         pipe: IO[str] | None = self._process.stdout
         assert pipe is not None
-        with contextlib.suppress(ValueError, OSError):  # a line cut short, or a pipe closed on the way out
+        with pipe, contextlib.suppress(ValueError, OSError):  # a line cut short, or a pipe closed on the way out
             for line in pipe:
                 heard.put((self, json.loads(line)))
         heard.put((self, None))
@@ -139,6 +140,7 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._listener.join(PATIENCE)
         self.dismiss()
 
 

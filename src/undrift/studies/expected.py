@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from undrift.algorithms.parts.budget import Budgeted
 from undrift.core.vector import Layout, layout_of
 from undrift.experiment.description import Experiment
+from undrift.experiment.limit import TIME, Limit
 from undrift.models import build
 from undrift.papers import Table
 
@@ -55,7 +57,14 @@ def _run(values: dict[str, Any]) -> float:
     passes = train.steps_for(n) * batch
     more = 1 + max(0, claims["gradients"] + claims["forwards"] / 3) / passes  # a forward pass is a third of both
     local = (plan.participate or clients) * train.steps_for(n) * more * step
-    return plan.rounds * (local + test / GLANCE * glance / plan.eval_every)
+    rounds = min(plan.rounds, _fitting(Limit.parse(plan.limit).amounts.get(TIME, math.inf), train.steps_for(n)))
+    return rounds * (local + (test + total * plan.eval_training) / GLANCE * glance / plan.eval_every)
+
+
+def _fitting(time: float, steps: int) -> float:
+    """How many rounds of so many steps fit a simulated time."""
+    usual = Budgeted()
+    return time / (usual.step_cost[0] * steps + usual.round_cost[0])
 
 
 def _hashable(section: dict[str, Any]) -> tuple[tuple[str, Any], ...]:

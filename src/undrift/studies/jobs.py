@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -145,7 +146,8 @@ def perform(item: Queued, place: Place, observer: Observer | None = None, worker
     except Exception as error:
         if place.own:
             raise  # it may well be in the user's own code, who wants to see where
-        return Done(item.name, f"{type(error).__name__}: {error}")
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return Done(item.name, f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})")
     return Done(item.name)
 
 

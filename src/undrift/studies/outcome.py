@@ -12,6 +12,7 @@ import numpy as np
 
 from undrift.analysis.comparison import Comparer
 from undrift.analysis.groups import grouped
+from undrift.analysis.health import health
 from undrift.analysis.intervals import Spread
 from undrift.core.figure import HEADLINE
 from undrift.experiment.description import short
@@ -49,6 +50,7 @@ class Score:
     figure: Spread  # accuracy, or rounds to the target
     value: float  # what trials are ranked by: larger is better; -inf where it failed
     failed: tuple[str, ...] = ()
+    diverged: bool = False
 
     @property
     def setting(self) -> str:
@@ -74,6 +76,11 @@ class Outcome(Shown):
         """The best trial of each method."""
         return {method: scores[0] for method, scores in self.scores.items()}
 
+    @property
+    def unwell(self) -> list[str]:
+        """The methods of which no trial learnt."""
+        return [method for method, scores in self.scores.items() if all(s.failed or s.diverged for s in scores)]
+
     def expected(self, method: str) -> float:
         """The best of as many trials as the method with the fewest had, expected over which of them those are."""
         known = [score.value for score in self.scores[method] if math.isfinite(score.value)]
@@ -95,6 +102,7 @@ class Outcome(Shown):
                 "seeds": len(score.figure.values),
                 "rank": rank,
                 "failed": "; ".join(score.failed),
+                "diverged": score.diverged,
             }
             for method, scores in self.scores.items()
             for rank, score in enumerate(scores, 1)
@@ -121,6 +129,8 @@ class Outcome(Shown):
 
         if score.failed:
             return "failed"
+        if score.diverged:
+            return "diverged"
         if not math.isfinite(score.value):
             return "not reached" if self.sweep.measure == "rounds" else "not a number"
         if self.sweep.measure == "rounds":
@@ -162,6 +172,8 @@ def _score(sweep: Sweep, trial: Trial, histories: Sequence[History], failed: tup
     groups, _ = grouped(histories)
     if failed or not groups:
         return Score(trial, Spread.of([]), -math.inf, failed or ("no round was evaluated",))
+    if any(health(run).state == "diverged" for run in groups[0].runs):
+        return Score(trial, Spread.of([run.final for run in groups[0].runs]), -math.inf, diverged=True)
     if sweep.measure == "rounds":
         cost = Comparer(histories).at(sweep.target).rows[0].costs.get("rounds")
         if cost is None or cost.value is None:

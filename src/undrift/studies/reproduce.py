@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from undrift.analysis.intervals import student
 from undrift.core import rng
 from undrift.core.errors import unknown
 from undrift.experiment.description import Experiment, merge
@@ -67,7 +68,8 @@ def quickly(table: Table) -> Table:
     cut = table.quick
     fit = [column for column in table.columns if column.scene in cut.scenes] or list(table.columns)
     columns = tuple(_shortened(column, cut) for column in fit[: cut.columns])
-    return replace(table, columns=columns, incomparable=f"this is the quick cut ({cut.says})")
+    why = f"this is the quick cut ({cut.says})"
+    return replace(table, columns=columns, incomparable=dict.fromkeys(table.methods, why))
 
 
 def _shortened(column: Column, cut: Cut) -> Column:
@@ -168,7 +170,7 @@ def cell(table: Table, method: str, column: Column, trials: Sequence[Trial]) -> 
         values = tuple(_value(table, column, trial) for trial in trials)
         measured = float(np.mean(values)) if values else math.nan
         error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
-    half = math.nan if math.isinf(measured) else 1.96 * error
+    half = student(len(values)) * error if len(values) > 1 and math.isfinite(measured) else math.nan
     found = Cell(method, column.name, printed, values, measured, half, "")
     return replace(found, verdict=_verdict(table, found))
 
@@ -181,7 +183,7 @@ def _verdict(table: Table, found: Cell) -> Verdict:
         return "table contradicts itself"
     if not count:
         return "not run"
-    if table.incomparable:
+    if found.method in table.incomparable:
         return "not comparable"
     if math.isinf(printed) or math.isinf(measured):
         return "agrees" if math.isinf(printed) == math.isinf(measured) else "differs"
@@ -222,7 +224,8 @@ def _rounds(trials: Sequence[Trial], target: float) -> tuple[tuple[float, ...], 
     picks = generator.integers(0, len(curves), (DRAWS, len(curves)))
     drawn = np.array([_first(at, curves[pick].mean(0), target) for pick in picks])
     reached = drawn[np.isfinite(drawn)]
-    return own, measured, float(reached.std()) if len(reached) > DRAWS / 2 else math.nan
+    wider = math.sqrt(len(curves) / (len(curves) - 1))  # a bootstrap's spread is that of the seeds there are
+    return own, measured, wider * float(reached.std()) if len(reached) > DRAWS / 2 else math.nan
 
 
 def _first(at: Sequence[int], curve: NDArray[Any], target: float) -> float:

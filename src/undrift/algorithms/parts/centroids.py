@@ -18,6 +18,12 @@ class Classes(Upload):
     sums: Sum[Table]  # n_ij c_ij: weight times centroid
     n: Sum[PerClass]  # n_ij: the client's weight in class j
 
+    def doubt(self, samples: int, steps: int) -> str | None:
+        n, sums = self.n, self.sums.abs().sum(1)
+        if bool(((n != 0) & (n < 1)).any()) or float(n.sum()) > samples:
+            return f"n does not divide {samples} samples among classes"
+        return "sums has a row for a class without samples" if bool(((n == 0) & (sums != 0)).any()) else None
+
     def renewed(self, table: Tensor) -> Tensor:
         """The table after a round: weighted means where the cohort had the class, the old row elsewhere."""
         here = self.n > 0

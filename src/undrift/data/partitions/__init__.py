@@ -10,8 +10,9 @@ from undrift.core.errors import unknown
 from undrift.data.dataset import Dataset
 from undrift.data.partitions.base import Partition, Partitioner
 from undrift.data.registry import found
+from undrift.plugins import Registry
 
-PARTITIONERS: dict[str, type[Partitioner]] = found(__name__, __path__, Partitioner)
+PARTITIONERS = Registry("partition", Partitioner, "undrift.partitions", found(__name__, __path__, Partitioner))
 
 
 def partition(name: str, data: Dataset | NDArray[Any], clients: int | None, seed: int, **settings: Any) -> Partition:

@@ -13,8 +13,9 @@ from undrift.data.registry import found
 from undrift.data.sources import files
 from undrift.data.sources.base import Published, Source
 from undrift.data.sources.files import Checksums, OnDownload
+from undrift.plugins import Registry
 
-SOURCES: dict[str, type[Source]] = found(__name__, __path__, Source)
+SOURCES = Registry("data set", Source, "undrift.data", found(__name__, __path__, Source))
 
 
 def data_root(explicit: Path | str | None = None) -> Path:

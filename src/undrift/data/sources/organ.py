@@ -22,7 +22,7 @@ class _Organ(Pictures):
     homepage = "https://medmnist.com/"
     licence = "CC BY 4.0"
     digest: ClassVar[str]
-    validation: Annotated[Literal["unused", "train"], "what the published validation part is for"] = "unused"
+    validation_part: Annotated[Literal["unused", "train"], "what the published validation part is for"] = "unused"
     split: Annotated[
         Literal["official", "pooled"], "the published test part; or all parts pooled, and test_fraction of each class"
     ] = "official"
@@ -35,7 +35,7 @@ class _Organ(Pictures):
     def read(self, root: Path, release: Release) -> Dataset:
         path = release.files[0].at(root)
         pooled = self.split == "pooled"
-        parts = ("train", "test", *(("val",) if pooled or self.validation == "train" else ()))
+        parts = ("train", "test", *(("val",) if pooled or self.validation_part == "train" else ()))
         arrays = formats.read_npz(path, [f"{p}_{kind}" for p in parts for kind in ("images", "labels")])
         with InvalidFile(path):
             images, labels = {}, {}

@@ -11,6 +11,8 @@ from undrift.data.dataset import Dataset
 from undrift.data.formats import names_in_npz
 from undrift.data.sources.base import Fraction, Source
 
+Lazy = Annotated[bool, "decoded data lie in temporary files instead of memory: for data larger than memory"]
+
 
 class _Own(Source):
     """A user's own file."""
@@ -72,9 +74,10 @@ class Parquet(_Table):
 
     name = "parquet"
     title = "your Parquet file"
+    lazy: Lazy = False
 
     def load(self, root: Path) -> Dataset:
-        return Dataset.from_parquet(self.file(root), **self.options())
+        return Dataset.from_parquet(self.file(root), lazy=self.lazy, **self.options())
 
 
 class Npz(_Own):
@@ -92,6 +95,21 @@ class Npz(_Own):
         return Dataset.from_npz(self.file(root), regression=self.regression, test_fraction=self.test_fraction)
 
 
+class Npy(_Own):
+    """A folder with x.npy and y.npy, optionally x_test.npy and so on: memory-mapped, for data larger than memory."""
+
+    name = "npy"
+    title = "your folder of .npy files"
+    regression: Annotated[bool, "y holds numbers to predict, not classes"] = False
+
+    @classmethod
+    def names_clients(cls, options: Mapping[str, Any], root: Path) -> bool:
+        return (_place(str(options.get("path", "")), root) / "client.npy").exists()
+
+    def load(self, root: Path) -> Dataset:
+        return Dataset.from_npy(self.file(root), regression=self.regression, test_fraction=self.test_fraction)
+
+
 class Images(_Own):
     """A folder with one folder of pictures per class (or train/ and test/ with those)."""
 
@@ -100,7 +118,8 @@ class Images(_Own):
     pixels: Annotated[int, "pictures are resized to so many pixels a side", at_least(8)] = 64
     grey: Annotated[bool, "one channel instead of three"] = False
     scale: Annotated[Literal["standard", "unit"], "pixels: standard (-1 to 1) or unit (0 to 1)"] = "standard"
+    lazy: Lazy = False
 
     def load(self, root: Path) -> Dataset:
-        options: dict[str, Any] = {"size": self.pixels, "grey": self.grey, "scale": self.scale}
+        options: dict[str, Any] = {"size": self.pixels, "grey": self.grey, "scale": self.scale, "lazy": self.lazy}
         return Dataset.from_image_folder(self.file(root), test_fraction=self.test_fraction, **options)

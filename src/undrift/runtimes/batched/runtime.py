@@ -21,7 +21,7 @@ from torch import Tensor
 from undrift.core.client import up_kind
 from undrift.core.federation import Federation
 from undrift.core.records import Record
-from undrift.core.reduce import Block, Reply, finite
+from undrift.core.reduce import Block, Reply, reach
 from undrift.core.runtime import Runtime, Task
 from undrift.core.spent import Spent
 from undrift.core.stages import passed
@@ -161,6 +161,7 @@ class Batched(Runtime):
                 *(local.counts[k].tolist() for k in ("gradients", "forwards", "head")), sizes, strict=True
             )
         ]
+        norms = {f.name: _norms(value) for f, value in stacked.items() if value.is_floating_point()}
         return Block(
             clients=members.clients,
             round=cohort.round,
@@ -170,8 +171,14 @@ class Batched(Runtime):
             steps=members.steps,
             spent=spent,
             notes={name: value.tolist() for name, value in (notes | noted).items()},
-            finite=all(finite(value) for _, value in stacked.items() if value.is_floating_point()),
+            norms=norms,
+            kept={name: reach(value) for name, value in after.items() if value.is_floating_point()},
         )
+
+
+def _norms(rows: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(rows.reshape(len(rows), -1), dim=1)
+    return found
 
 
 def _batchable(value: Any) -> Tensor:
