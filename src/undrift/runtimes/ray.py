@@ -11,7 +11,9 @@ import contextlib
 import math
 import os
 import secrets
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -294,7 +296,8 @@ def connect(workers: int | None) -> bool:
     quiet = {"log_to_driver": False, "logging_level": "error"}
     if address and address != "local":
         try:
-            ray.init(address=address, **quiet)
+            with _same_signals():
+                ray.init(address=address, **quiet)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise InvalidInput(
@@ -302,7 +305,7 @@ def connect(workers: int | None) -> bool:
                 "address out for a local cluster on this machine's cores"
             ) from error
         return False
-    with _private(), _same_modules():
+    with _private(), _same_modules(), _same_signals():
         ray.init(
             address="local",
             num_cpus=workers or cores(),
@@ -321,6 +324,15 @@ def _private() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
+
+
+@contextlib.contextmanager
+def _same_signals() -> Iterator[None]:
+    """Whoever has said what SIGTERM does is heard; Ray would end the process at once."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(before) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
