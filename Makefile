@@ -81,7 +81,7 @@ $(DOCS)/.ready: requirements-docs.lock
 	touch $@
 
 docs: $(DOCS)/.ready  ## the documentation as a site, in ./site: opens from disk, fetches nothing; a broken link fails
-	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(DOCS)/bin/mkdocs build --clean --quiet
+	$(DOCS)/bin/mkdocs build --clean --quiet
 	@echo "open site/index.html"
 
 clean:  ## remove the environment and the caches

@@ -68,7 +68,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 def on_post_build(config: Any) -> None:
     site = Path(config.site_dir)
-    wrong = [f"{page.relative_to(site)}: {what}" for page in sorted(site.rglob("*.html")) for what in _faults(page)]
+    wrong = [f"{page.relative_to(site)}: {what}" for page in sorted(site.rglob("*.html")) for what in _faults(page, site)]
     for style in sorted(site.rglob("*.css")):
         found = re.findall(r"url\(\s*['\"]?(https?://[^)]+)|@import\s+['\"](https?://)", style.read_text("utf-8"))
         wrong += [f"{style.relative_to(site)}: fetches {''.join(address)}" for address in found]
@@ -94,18 +94,21 @@ class _References(HTMLParser):
             self.linked.append(given.get("href", ""))
 
 
-def _faults(page: Path) -> list[str]:
+def _faults(page: Path, site: Path) -> list[str]:
     found = _References()
     found.feed(page.read_text(encoding="utf-8"))
     outside = [f"fetches {address}" for address in found.fetched if urlsplit(address).netloc]
     missing = [
         f"{address} is not there"
         for address in (*found.fetched, *found.linked)
-        if not urlsplit(address).scheme
-        and not urlsplit(address).netloc
-        and not (page.parent / unquote(urlsplit(address).path)).exists()
+        if not urlsplit(address).scheme and not urlsplit(address).netloc and not _place(address, page, site).exists()
     ]
     return outside + missing
+
+
+def _place(address: str, page: Path, site: Path) -> Path:
+    path = unquote(urlsplit(address).path)
+    return site / path[1:] if path.startswith("/") else page.parent / path
 
 
 def _origin(uri: str) -> str:
