@@ -81,7 +81,7 @@ $(DOCS)/.ready: requirements-docs.lock
 	touch $@
 
 docs: $(DOCS)/.ready  ## the documentation as a site, in ./site: opens from disk, fetches nothing; a broken link fails
-	$(DOCS)/bin/mkdocs build --clean --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --clean --quiet
 	@echo "open site/index.html"
 
 clean:  ## remove the environment and the caches

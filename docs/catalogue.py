@@ -1,4 +1,7 @@
-"""Write the table of docs/methods.md from what the methods declare: ``python docs/catalogue.py``. A test sees that it is fresh."""
+"""Write the table of docs/methods.md from what the methods declare. A test sees that it is fresh.
+
+python docs/catalogue.py
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from undrift.core.algorithm import Algorithm
 
 PAGE = Path(__file__).parent / "methods.md"
 BEGIN, END = "<!-- methods -->\n", "<!-- /methods -->"
-HEAD = "| method | kept by a client | more down | more up | more compute | personal models | clipping | local momentum | paper |"
+HEAD = (
+    "| method | kept by a client | more down | more up | more compute | personal models | clipping | local momentum |"
+)
 
 
 def formula(*terms: str) -> str:
@@ -38,7 +43,6 @@ def row(name: str, method: type[algorithms.Method]) -> str:
         "yes" if method.personal is not Algorithm.personal else "–",
         "yes" if clips(method) else "–",
         "–" if method.refuses_momentum else "yes",
-        method.paper.replace("|", "&#124;"),
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -1,6 +1,6 @@
 """What the site needs beyond its pages, as hooks of MkDocs (`mkdocs.yml`). Knows no method and imports no undrift.
 
-The pages are written to be read in the repository too, so they link to source files, tests and results beside them. Here
+The pages are written to be read in the repository too: they link to source files, tests and results beside them. Here
 every file that a page links to becomes a page of the site, and links are turned to it; nothing leads out by accident.
 Once built, the site is checked: every reference inside it exists, and no page fetches anything from elsewhere.
 """
@@ -68,7 +68,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 def on_post_build(config: Any) -> None:
     site = Path(config.site_dir)
-    wrong = [f"{page.relative_to(site)}: {what}" for page in sorted(site.rglob("*.html")) for what in _faults(page, site)]
+    wrong = [
+        f"{page.relative_to(site)}: {what}" for page in sorted(site.rglob("*.html")) for what in _faults(page, site)
+    ]
     for style in sorted(site.rglob("*.css")):
         found = re.findall(r"url\(\s*['\"]?(https?://[^)]+)|@import\s+['\"](https?://)", style.read_text("utf-8"))
         wrong += [f"{style.relative_to(site)}: fetches {''.join(address)}" for address in found]

@@ -9,9 +9,14 @@ const ASKED = [
   ["local momentum", "yes", "takes local momentum"],
 ];
 
+// Less than FedAvg is no more than FedAvg: `-head`.
+function fulfils(said, wanted) {
+  return said === wanted || (wanted === "–" && said.startsWith("-"));
+}
+
 function filterMethods() {
   const table = [...document.querySelectorAll("article table")].find(
-    (found) => found.tHead?.rows[0]?.cells[0]?.textContent === "method" && found.tHead.rows[0].cells.length > 8,
+    (found) => found.tHead?.rows[0]?.cells[0]?.textContent === "method" && found.tHead.rows[0].cells.length > 7,
   );
   if (!table || document.querySelector(".methods-filter")) return;
   const columns = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
@@ -30,7 +35,7 @@ function filterMethods() {
   const show = () => {
     const ticked = boxes.filter(({ box }) => box.checked);
     for (const row of rows)
-      row.hidden = !ticked.every(({ at, wanted }) => row.cells[at].textContent.trim() === wanted);
+      row.hidden = !ticked.every(({ at, wanted }) => fulfils(row.cells[at].textContent.trim(), wanted));
     count.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} methods`;
   };
   form.append(count);
