@@ -210,6 +210,7 @@ def test_a_loss_is_never_a_percentage(browser: Browser, tmp_path: Path) -> None:
     with Ledger(tmp_path / "loss.sqlite", create=True) as book:
         for method in ("fedavg", "fedtrip"):
             run = add_run(book, method, 1, [])
+            book.set_status(run, "finished", facts={"loss": "mse"})
             for at, value in enumerate((4.0, 0.25), 1):
                 book.record(run, replace(entry(at, 0.5), metrics=[(Figure(metric="loss"), value)]))
         book.flush()
@@ -221,6 +222,7 @@ def test_a_loss_is_never_a_percentage(browser: Browser, tmp_path: Path) -> None:
             expect(page.locator(place)).to_contain_text("0.25")
             expect(page.locator(place)).not_to_contain_text("%")
         expect(page.locator("#h-curve")).to_have_text("Loss and cost")
+        expect(page.locator("#figure")).to_contain_text("loss (mean squared error) of the global model on the test set")
         assert troubles == []
 
 

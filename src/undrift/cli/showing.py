@@ -150,7 +150,7 @@ def _figures(history: History) -> list[tuple[str, str]]:
         best = (min if figure.better == "lower" else max)(values, default=math.nan)
         if values and figure == history.main_curve:
             said += f" (best {words.figure(figure, best)})"
-        found.append((f"{figure.model} model, {figure.metric} on {figure.data}", said))
+        found.append((f"{figure.model} model, {words.metric(figure, history.facts)} on {figure.place}", said))
     return found
 
 

@@ -31,21 +31,26 @@ class Figure:
         return self.metric in _SHARES
 
     @property
+    def place(self) -> str:
+        """The data as people say it."""
+        return _PLACES.get(self.data, self.data)
+
+    @property
     def words(self) -> str:
         """As people say it."""
-        data = {
-            TEST: "the test set",
-            OWN_MEAN: "clients' own test data",
-            OWN_WORST: "the worst tenth of the clients",
-            VALIDATION: "the validation data",
-            TRAINING: "all clients' training data",
-        }
-        return f"{self.metric} of the {self.model} model on {data.get(self.data, self.data)}"
+        return f"{self.metric} of the {self.model} model on {self.place}"
 
     def improves(self, value: float, on: float) -> bool:
         return value > on if self.better == "higher" else value < on
 
 
+_PLACES = {
+    TEST: "the test set",
+    OWN_MEAN: "clients' own test data",
+    OWN_WORST: "the worst tenth of the clients",
+    VALIDATION: "the validation data",
+    TRAINING: "all clients' training data",
+}
 _SHARES = {"accuracy"}
 _LOWER = {"loss"}
 

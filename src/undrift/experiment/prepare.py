@@ -54,6 +54,11 @@ class Ready(Protocol):
         """What the ledger stores beside the description."""
 
 
+def _named(loss: Any) -> str:
+    """The name of a loss function; that of the one inside where it was wrapped."""
+    return str(getattr(loss, "__name__", "") or getattr(getattr(loss, "loss", None), "__name__", ""))
+
+
 @dataclass(frozen=True)
 class Prepared:
     """An experiment that is ready to run: method, clients, data, evaluation."""
@@ -83,6 +88,7 @@ class Prepared:
             "clients": len(self.partition),
             "participate": self.participate,
             "training": self.federation.training.values(),
+            "loss": _named(self.federation.loss),
             "uploads": self.uploads.values(),
             "samples": [
                 int(self.partition.sizes.min()),

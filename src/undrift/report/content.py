@@ -142,7 +142,7 @@ class Reader:
                 for g in groups
             ],
             "runs": [self._run(one, figures) for one in read],
-            "figures": [_figure(figure) for figure in figures],
+            "figures": [_figure(figure, histories) for figure in figures],
             "partitions": self._partitions(histories),
             "fairness": fairness([(label, [(one.run, one.scores) for one in some]) for label, some in members]),
             "settings": _settings(histories),
@@ -168,9 +168,11 @@ def _figures(histories: Sequence[History]) -> list[Figure]:
     return list(dict.fromkeys([*mains, *sorted(figure for h in histories for figure in h.figures)]))
 
 
-def _figure(figure: Figure) -> dict[str, Any]:
+def _figure(figure: Figure, histories: Sequence[History]) -> dict[str, Any]:
+    named = {words.metric(figure, h.facts) for h in histories if figure in h.figures}
+    metric = named.pop() if len(named) == 1 else figure.metric
     return {
-        "words": figure.words,
+        "words": f"{metric} of the {figure.model} model on {figure.place}",
         "column": column(figure),
         "metric": figure.metric,
         "share": figure.share,

@@ -221,7 +221,7 @@ def curves(
             axes.axhline(100 * target, color="0.4", linewidth=0.8, linestyle=(0, (4, 3)))
         unit = " (%)" if share else ""
         axes.set(
-            ylabel=f"{groups[0].figure.metric}{unit}, {groups[0].figure.model} model, {groups[0].figure.data}",
+            ylabel=f"{_metric(groups)}{unit}, {groups[0].figure.model} model, {groups[0].figure.place}",
             xlabel=AXES[axis] + (f"; smoothed, factor {smooth:g}" if smooth else ""),
         )
         if axis != "rounds":
@@ -301,7 +301,7 @@ def box(histories: Sequence[History], path: str | Path, *, last: int = 10, force
         for label in axes.get_xticklabels():
             label.set(rotation=35, ha="right", rotation_mode="anchor")
         axes.grid(axis="x", visible=False)
-        axes.set_ylabel(f"{groups[0].figure.metric}{' (%)' if share else ''}, last {last} evaluations")
+        axes.set_ylabel(f"{_metric(groups)}{' (%)' if share else ''}, last {last} evaluations")
 
 
 def partition(histories: Sequence[History], path: str | Path, *, style: str = "bubbles", force: bool = False) -> None:
@@ -316,6 +316,10 @@ def partition(histories: Sequence[History], path: str | Path, *, style: str = "b
     clients = client_names(first.facts, range(len(histogram))) if first.facts.get("client_names") else None
     classes = class_names(first.facts, histogram.shape[1])
     histogram_picture(histogram, path, style, clients=clients, classes=classes, force=force)
+
+
+def _metric(groups: Sequence[Group]) -> str:
+    return words.metric(groups[0].figure, groups[0].runs[0].facts)
 
 
 def _groups(histories: Sequence[History]) -> list[Group]:

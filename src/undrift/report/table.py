@@ -181,7 +181,8 @@ def _after(comparison: Comparison) -> list[str]:
 
 
 def _title(comparison: Comparison) -> str:
-    what = f"{comparison.figure.metric} over seeds (mean ± standard deviation)"
+    facts = next(row.group.runs[0].facts for row in comparison.rows if row.group.figure == comparison.figure)
+    what = f"{words.metric(comparison.figure, facts)} over seeds (mean ± standard deviation)"
     return what if comparison.target is None else f"{what}, and the cost to the target"
 
 

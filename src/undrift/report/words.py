@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from undrift.core.figure import Figure
@@ -17,6 +18,21 @@ def percent(value: float, digits: int = 1) -> str:
 def figure(what: Figure, value: float) -> str:
     """A value of a figure: a share in percent, anything else as it is."""
     return percent(value) if what.share else amount(value)
+
+
+def metric(what: Figure, facts: Mapping[str, Any]) -> str:
+    """What is measured; a loss says which one, as far as the run knows it."""
+    name = str(facts.get("loss", "")) if what.metric == "loss" else ""
+    return f"{what.metric} ({_LOSSES.get(name, name.replace('_', ' '))})" if name else what.metric
+
+
+_LOSSES = {
+    "mse": "mean squared error",
+    "mse_loss": "mean squared error",
+    "mse_onehot": "mean squared error",
+    "cross_entropy": "cross-entropy",
+    "squared_hinge": "half the squared hinge",
+}
 
 
 def spread(what: Figure, mean: float, sd: float) -> str:
