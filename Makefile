@@ -4,12 +4,13 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 VENV := .venv
+DOCS := .venv-docs
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST := $(VENV)/bin/python -m pytest
 BIOME := 2.6.7
 
 .PHONY: help setup demo test lint lint-js test-slow test-faults test-browser test-deploy test-wheel test-real
-.PHONY: test-cluster bench defaults clean
+.PHONY: test-cluster bench defaults docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 | \2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -74,6 +75,15 @@ defaults: setup  ## every method with its defaults on four small settings (docs/
 	@test -n "$$UNDRIFT_DATA" || { echo "set UNDRIFT_DATA to the folder with the data sets"; exit 2; }
 	$(VENV)/bin/python docs/defaults.py
 
+$(DOCS)/.ready: requirements-docs.lock
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip --disable-pip-version-check install -q -r requirements-docs.lock
+	touch $@
+
+docs: $(DOCS)/.ready  ## the documentation as a site, in ./site: opens from disk, fetches nothing; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --clean --quiet
+	@echo "open site/index.html"
+
 clean:  ## remove the environment and the caches
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DOCS) site build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
