@@ -14,7 +14,7 @@ recorded = from_records(table("fedtrip/table4"))
 print(markdown(recorded))
 print(caption(recorded), tally(recorded))
 
-# Momentum 0.9, 4 of 10 clients, Dirichlet 0.5, as in the paper; the data and the rate are others, and so are the numbers.
+# Momentum 0.9, 4 of 10 clients, Dirichlet 0.5, as in the paper; data and rate are others, and so are the numbers.
 print(
     undrift.compare(
         ["fedavg", "fedtrip", "fedprox", "moon"],

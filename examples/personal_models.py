@@ -1,4 +1,4 @@
-"""A model for every client: FedRep shares the body and keeps the heads. Federation must beat staying alone (`local`)."""
+"""A model for every client: FedRep shares the body and keeps the heads. Does it beat staying alone (`local`)?"""
 
 from __future__ import annotations
 
