@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -167,3 +169,25 @@ def test_the_engine_imports_neither_torch_nor_the_core(environment: Path) -> Non
     )  # fmt: skip
     modules = ["bridge", "nvflare", "pipe", "relay", "wire"]
     assert done.stdout.strip() == str(["undrift", "undrift.deploy", *(f"undrift.deploy.{m}" for m in modules)])
+
+
+def test_what_an_engine_carries_of_undrift_needs_no_more_than_that_and_the_engine(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    engine.seed(tmp_path)
+    carried = {f"undrift.deploy.{name}" for name in engine.CARRIED} | {"undrift", "undrift.deploy"}
+    for path in (packages / "undrift").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                module = str(node.module)
+                names = [f"{module}.{a.name}" for a in node.names] if module == "undrift.deploy" else [module]
+            else:
+                continue
+            for name in names:
+                root = name.split(".")[0]
+                assert name in carried or root in {*sys.stdlib_module_names, "nvflare"}, f"{path.name}: {name}"
+    words = [sys.executable, "-S", "-c", "import undrift.deploy.pipe, undrift.deploy.relay as r; print(r.__file__)"]
+    done = subprocess.run(words, env={"PYTHONPATH": str(packages)}, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(str(packages))

@@ -8,7 +8,6 @@ imported.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
 import os
 import re
@@ -27,9 +26,9 @@ from undrift.deploy import kits
 
 VERSIONS = "nvflare>=2.9,<2.10"  # tried: 2.9.0
 CARRIED = ("__init__", "wire", "pipe", "relay", "bridge", "nvflare", "admin")
+PACKAGE = '"""Of undrift, what the processes of an engine run."""\n'  # undrift's own would import what is not carried
 
 _JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # NVFlare names a job's folder so
-_PACKAGE = Path(__file__).parent.parent
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +60,8 @@ def seed(engine: Path) -> None:
     fresh = target.with_name(f".undrift-{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     (fresh / "deploy").mkdir(parents=True)
-    shutil.copy(_PACKAGE / "__init__.py", fresh)
-    for name in CARRIED:
-        shutil.copy(_PACKAGE / "deploy" / f"{name}.py", fresh / "deploy")
+    for path, content in _carried().items():
+        (fresh / path).write_bytes(content)
     shutil.rmtree(target, ignore_errors=True)
     fresh.rename(target)
 
@@ -72,7 +70,8 @@ def check(engine: Path) -> None:
     """``InvalidInput`` if there is no engine at that place, or one of another undrift."""
     if not (engine / "bin" / "nvflare").exists():
         raise InvalidInput(f"no engine at {engine}: install it, or let UNDRIFT_ENGINE name the folder it is in")
-    if _sum(_home(engine)) != _sum(_PACKAGE):
+    home = _home(engine)
+    if any(not (home / path).exists() or (home / path).read_bytes() != mine for path, mine in _carried().items()):
         raise InvalidInput(f"the engine at {engine} belongs to another version of undrift: install it again")
 
 
@@ -208,6 +207,7 @@ def _home(engine: Path) -> Path:
     return found[-1] / "undrift"
 
 
-def _sum(package: Path) -> str:
-    files = [package / "__init__.py", *(package / "deploy" / f"{name}.py" for name in CARRIED)]
-    return hashlib.sha256(b"".join(f.read_bytes() for f in files if f.exists())).hexdigest()
+def _carried() -> dict[str, bytes]:
+    """The files of the engine's copy of undrift."""
+    deploy = Path(__file__).parent
+    return {"__init__.py": PACKAGE.encode(), **{f"deploy/{n}.py": (deploy / f"{n}.py").read_bytes() for n in CARRIED}}

@@ -151,7 +151,7 @@ class _Admin:
                 return self._ask(command)
             except (OSError, ValueError) as error:
                 self._end()
-                return {"failed": f"the engine's administration has ended ({error})"}
+                return {"failed": f"the engine's administration has ended ({self._last_words() or error})"}
 
     def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
         if self._process is None or self._process.poll() is not None:
@@ -176,6 +176,11 @@ class _Admin:
         if not isinstance(answer, dict) or not {"ok", "failed"} & set(answer):
             raise ValueError("no reply")
         return answer
+
+    def _last_words(self) -> str:
+        log = self.kit / "admin.log"
+        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
     def close(self) -> None:
         with self._lock:
