@@ -24,6 +24,7 @@ from undrift.cli.common import say
 from undrift.core.errors import InvalidInput
 from undrift.deploy import engine, kits
 from undrift.deploy.policy import write
+from undrift.experiment.description import read_toml
 from undrift.experiment.execute import execute
 from undrift.experiment.federate import Witnessed, fingerprint, rehearsal
 from undrift.experiment.prepare import prepare_experiment
@@ -160,7 +161,7 @@ def _simulated(path: Path) -> list[str]:
     def witness(entry: Entry) -> None:
         found.append(fingerprint(entry))
 
-    prepared = prepare_experiment(rehearsal(path, len(SITES)))
+    prepared = prepare_experiment(rehearsal(read_toml(path), len(SITES), str(path)))
     execute(prepared, Witnessed(InMemory(prepared), witness))
     return found
 
