@@ -82,6 +82,28 @@ def test_an_archived_run_is_all_there_and_goes_on(tmp_path: Path) -> None:
     assert set(again.metrics) == set(undrift.run("scaffold", rounds=4, **SETTING).history.metrics)
 
 
+def test_a_copy_takes_the_place_of_an_older_one_or_nothing_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, further = tmp_path / "l.sqlite", tmp_path / "further.sqlite"
+    with Ledger(place, create=True) as ledger, Ledger(further, create=True) as other:
+        old = add_run(ledger, "fedavg", 1, [0.5], name="it")
+        new = add_run(other, "fedavg", 1, [0.5, 0.6, 0.7], name="it")
+        with monkeypatch.context() as patch:
+            patch.setattr("undrift.ledger.store.copy_run", cut_off)
+            with pytest.raises(OSError, match="cut off"):
+                other.copy(new, ledger, instead=old)
+        assert [(run.name, run.rounds) for run in ledger.runs()] == [("it", 1)]
+        other.copy(new, ledger, instead=old)
+        assert [(run.name, run.rounds) for run in ledger.runs()] == [("it", 3)]
+        assert [(run.name, run.rounds) for run in other.runs()] == [("it", 3)]
+    assert not check(place).damage
+
+
+def cut_off(*given: Any, **more: Any) -> int:
+    raise OSError("cut off")
+
+
 def test_a_run_is_not_archived_where_it_is(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["archive", "other", "--to", str(path), "--ledger", str(path)]) == 2
     assert "choose another file" in capfd.readouterr().err

@@ -68,6 +68,7 @@ class DOMO(Double):
     paper: ClassVar[str] = "Xu, Huang, Zhang, Huang, Coordinating momenta for cross-silo federated learning, AAAI 2022"
     cost: ClassVar[Cost] = Cost(down="d", flops="2 * K * d")
     refuses_momentum: ClassVar[str] = "it has its own, mu_l"
+    refuses_optimisers: ClassVar[str] = "its momentum steps are its own"
 
     def client_update(self, down: Down, me: Nothing, local: Local) -> tuple[Up, Nothing]:
         start = down.x - local.lr * local.steps * self.beta * down.m  # the whole push before the first step
@@ -80,6 +81,7 @@ class DOMOS(Double):
     paper: ClassVar[str] = DOMO.paper
     cost: ClassVar[Cost] = Cost(down="d", flops="4 * K * d")
     refuses_momentum: ClassVar[str] = "it has its own, mu_l"
+    refuses_optimisers: ClassVar[str] = "its momentum steps are its own"
 
     def client_update(self, down: Down, me: Nothing, local: Local) -> tuple[Up, Nothing]:
         push = self.beta * down.m  # a part of the push in every step

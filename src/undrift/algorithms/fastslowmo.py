@@ -37,6 +37,7 @@ class FastSlowMo(Algorithm[Server, Nothing, Down, Up]):
     paper: ClassVar[str] = (
         "Yang et al., FastSlowMo: federated learning with combined worker and aggregator momenta, 2022"
     )
+    refuses_optimisers: ClassVar[str] = "its Nesterov steps are its own"
     cost: ClassVar[Cost] = Cost(down="d", up="d", flops="4 * K * d")
     refuses_momentum: ClassVar[str] = "it carries its own momentum gamma from round to round"
     steep: ClassVar[tuple[str, ...]] = ("gamma", "gamma_a")

@@ -28,6 +28,7 @@ class FedADC(Algorithm[Server, Nothing, Down, Displaced]):
     paper: ClassVar[str] = (
         "Ozfatura, Ozfatura, Gündüz, FedADC: accelerated federated learning with drift control, ISIT 2021"
     )
+    assumes_sgd: ClassVar[str] = "the last update over the rate stands for a gradient"
     cost: ClassVar[Cost] = Cost(down="d", flops="2 * K * d")
     refuses_momentum: ClassVar[str] = "the embedded server momentum takes its place"
     steep: ClassVar[tuple[str, ...]] = ("beta_g", "beta_l")

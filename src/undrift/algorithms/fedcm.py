@@ -26,6 +26,7 @@ class Down(Message):
 class FedCM(Algorithm[Server, Nothing, Down, Displaced]):
     title: ClassVar[str] = "FedCM"
     paper: ClassVar[str] = "Xu et al., FedCM: federated learning with client-level momentum, arXiv:2106.10874, 2021"
+    assumes_sgd: ClassVar[str] = "the last update over the steps and their rate stands for a gradient"
     cost: ClassVar[Cost] = Cost(down="d", flops="2 * K * d")
     refuses_momentum: ClassVar[str] = "its direction is already a momentum, and its scale assumes plain steps"
     steep: ClassVar[tuple[str, ...]] = ("server_lr",)

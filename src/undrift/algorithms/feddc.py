@@ -40,6 +40,7 @@ class FedDC(Algorithm[Server, Client, Down, Up]):
     paper: ClassVar[str] = (
         "Gao et al., FedDC: federated learning with non-IID data via local drift decoupling and correction, CVPR 2022"
     )
+    assumes_sgd: ClassVar[str] = "a client's correction is its displacement over the steps and their rate"
     cost: ClassVar[Cost] = Cost(down="d", up="d", kept="2 * d", flops="6 * K * d + 4 * d")
     steep: ClassVar[tuple[str, ...]] = ("alpha",)
 

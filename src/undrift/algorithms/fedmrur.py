@@ -38,6 +38,7 @@ class FedMRUR(Uphill, Algorithm[Server, Nothing, Down, Up]):
     paper: ClassVar[str] = (
         "An et al., Federated learning with manifold regularization and normalized update reaggregation, NeurIPS 2023"
     )
+    assumes_sgd: ClassVar[str] = "the last update over the steps and their rate stands for a gradient"
     cost: ClassVar[Cost] = Cost(
         down="d", gradients="n * E if sam else 0", forwards="n * E if regulariser and gamma else 0", flops="5 * K * d"
     )

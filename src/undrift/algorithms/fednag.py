@@ -33,6 +33,7 @@ class FedNAG(Algorithm[Server, Nothing, Down, Up]):
     paper: ClassVar[str] = (
         "Yang et al., Federated learning with Nesterov accelerated gradient, IEEE Trans. Parallel Distrib. Syst. 2022"
     )
+    refuses_optimisers: ClassVar[str] = "its Nesterov steps are its own"
     cost: ClassVar[Cost] = Cost(down="d", up="d", flops="4 * K * d")
     refuses_momentum: ClassVar[str] = "it carries its own momentum gamma from round to round"
 

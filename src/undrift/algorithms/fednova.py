@@ -37,6 +37,7 @@ class FedNova(Algorithm[Server, Nothing, Broadcast, Up]):
         "Wang et al., Tackling the objective inconsistency problem in heterogeneous federated optimization, "
         "NeurIPS 2020"
     )
+    assumes_sgd: ClassVar[str] = "how far a client travels is worked out from its steps"
     steep: ClassVar[tuple[str, ...]] = ("mu", "gmf")
 
     mu: Annotated[float, "proximal weight μ of the local steps", nonnegative("a negative one pushes away from w")] = 0.0

@@ -38,6 +38,7 @@ class FedPVR(Algorithm[Server, Client, Down, Up]):
         "Li et al., On the effectiveness of partial variance reduction in federated learning with heterogeneous data, "
         "CVPR 2023"
     )
+    assumes_sgd: ClassVar[str] = "a client's control variate is its displacement over the steps and their rate"
     cost: ClassVar[Cost] = Cost(down="head", up="head", kept="head", flops="K * head + 4 * head")
 
     weights: Annotated[Literal["samples", "uniform"], "weights of the means of models and variates"] = "uniform"

@@ -40,6 +40,7 @@ class MoFedSAM(Uphill, Algorithm[Server, Nothing, Down, Displaced]):
     title: ClassVar[str] = "MoFedSAM"
     paper: ClassVar[str] = PAPER
     cost: ClassVar[Cost] = Cost(down="d", gradients="n * E", flops="5 * K * d")
+    assumes_sgd: ClassVar[str] = "the last update over the steps and their rate stands for a gradient"
     refuses_momentum: ClassVar[str] = "its direction is already a momentum, and its scale assumes plain steps"
 
     alpha: Annotated[

@@ -43,6 +43,7 @@ class FedSMOO(Uphill, Algorithm[Server, Client, Down, Up]):
     paper: ClassVar[str] = (
         "Sun et al., Dynamic regularized sharpness aware minimization in federated learning, ICML 2023"
     )
+    refuses_optimisers: ClassVar[str] = "its dual variable moves with every step of sgd"
     cost: ClassVar[Cost] = Cost(down="d", up="d", kept="2 * d", gradients="n * E", flops="9 * K * d")
 
     lambda_p: Annotated[float, "proximal weight λ_p", nonnegative("a negative one pushes away from w")] = 0.1

@@ -43,6 +43,7 @@ class FedTR(Sharing, Algorithm[Server, Client, Down, Up]):
         "Chen et al., Making local models learn autonomously with global feature tracking and client drift releasing "
         "for federated learning"
     )
+    refuses_optimisers: ClassVar[str] = "its step on the centroids goes with a step of sgd"
     cost: ClassVar[Cost] = Cost(
         down="C * f - head * (share == 'extractor')",
         up="C_i * (f + 1) * (lam_r > 0) - head * (share == 'extractor')",

@@ -26,6 +26,7 @@ class FedTrip(Averaging[Client]):
     paper: ClassVar[str] = (
         "Li et al., FedTrip: a resource-efficient federated learning method with triplet regularization, IPDPS 2023"
     )
+    assumes_sgd: ClassVar[str] = "the largest stable mu follows from how far sgd travels"
     cost: ClassVar[Cost] = Cost(kept="d", flops="4 * K * d")
     steep: ClassVar[tuple[str, ...]] = ("mu",)
 

@@ -35,6 +35,7 @@ class Frozen(Algorithm[Server, Nothing, D, U]):
     paper: ClassVar[str] = (
         "Karimireddy et al., Breaking the centralized barrier for cross-device federated learning, NeurIPS 2021"
     )
+    assumes_sgd: ClassVar[str] = "the server's momentum is that of a frozen sgd"
     refuses_momentum: ClassVar[str] = "the server's momentum takes its place"
 
     beta: Annotated[float, "momentum β of all steps", between(0, 1, "at 1 no gradient counts", open_high=True)] = 0.5

@@ -38,6 +38,7 @@ class Scaffold(Algorithm[Server, Client, Down, Up]):
     paper: ClassVar[str] = (
         "Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020"
     )
+    assumes_sgd: ClassVar[str] = "a client's control variate is its displacement over the steps and their rate"
     cost: ClassVar[Cost] = Cost(
         down="d",
         up="d",

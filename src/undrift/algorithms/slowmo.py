@@ -23,6 +23,7 @@ class SlowMo(Algorithm[Server, Nothing, Broadcast, Displaced]):
     paper: ClassVar[str] = (
         "Wang et al., SlowMo: improving communication-efficient distributed SGD with slow momentum, ICLR 2020"
     )
+    assumes_sgd: ClassVar[str] = "the last update over the rate stands for a gradient"
     steep: ClassVar[tuple[str, ...]] = ("beta", "alpha")
 
     beta: Annotated[float, "slow momentum β", between(0, 1, "at 1 no update is ever forgotten", open_high=True)] = 0.5

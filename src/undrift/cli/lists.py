@@ -106,6 +106,10 @@ def _method(cls: type[methods.Method]) -> None:
     say(LEGEND)
     if cls.refuses_momentum:
         say(f"Local momentum is refused: {escape(cls.refuses_momentum)}.")
+    if cls.refuses_optimisers:
+        say(f"Optimisers other than sgd are refused: {escape(cls.refuses_optimisers)}.")
+    if cls.assumes_sgd:
+        say(f"Its formulas assume sgd: {escape(cls.assumes_sgd)}.")
     say(f"Try: undrift run --algorithm {cls.name()} --partition.alpha 0.1 --clients 50 --participate 10")
 
 

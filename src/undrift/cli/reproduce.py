@@ -59,6 +59,13 @@ def reproduce(
         None
     ),
     workers: WorkersOption = None,
+    runtime: Annotated[
+        str, typer.Option("--runtime", help="Where runs are played; ray spreads them over a cluster.")
+    ] = "serial",
+    ray_address: Annotated[
+        str | None,
+        typer.Option("--ray-address", help="The cluster: auto or HOST:PORT; left out: this machine's cores."),
+    ] = None,
     ledger: LedgerOption = DEFAULT_LEDGER,
     root: RootOption = None,
     force: ForceOption = False,
@@ -95,6 +102,7 @@ def reproduce(
                 quick=quick,
                 workers=workers,
                 observer=observer,
+                plan={"runtime": runtime, "ray_address": ray_address},
             )
     _show(found, markdown)
     if output is not None:

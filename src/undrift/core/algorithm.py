@@ -19,6 +19,8 @@ from undrift.core.settings import Settings
 from undrift.core.training import Training
 from undrift.core.vector import Layout
 
+LARGE_STEP = 0.05  # a learning rate that is usual for sgd, and too large where a step has the size of the rate
+
 S = TypeVar("S", bound=State)
 C = TypeVar("C", bound=State)
 D = TypeVar("D", bound=Message)
@@ -63,6 +65,8 @@ class Algorithm(Settings, Generic[S, C, D, U]):
     cost: ClassVar[Cost] = Cost()
     exchanges: ClassVar[int] = 1  # 2: ``survey`` is asked of the cohort before ``client_update``
     refuses_momentum: ClassVar[str] = ""  # why local momentum cannot be used; empty: it can
+    refuses_optimisers: ClassVar[str] = ""  # why local steps are its own, and sgd alone can be set; empty: any can
+    assumes_sgd: ClassVar[str] = ""  # what in its formulas counts on sgd steps; empty: nothing
     refuses_buffers: ClassVar[str] = ""  # why a model with batch-norm statistics cannot be used; empty: it can
     needs_public: ClassVar[bool] = False
     shares_buffers: ClassVar[bool] = True  # False: every client keeps its own batch-norm statistics
@@ -161,6 +165,7 @@ class Algorithm(Settings, Generic[S, C, D, U]):
         """All that can be refused before the first round."""
         if training.momentum and self.refuses_momentum:
             raise InvalidInput(f"{self.title} does not take local momentum ({self.refuses_momentum}); set momentum = 0")
+        self._fit_optimiser(training)
         if layout.buffers and self.refuses_buffers:
             raise InvalidInput(f"{self.title} takes no batch-norm model ({self.refuses_buffers}); use group norm")
         if self.needs_features() and not layout.features:
@@ -172,6 +177,28 @@ class Algorithm(Settings, Generic[S, C, D, U]):
                 stacklevel=2,
             )
         self.resolved(training, layout, steps).check(training, layout, steps)
+
+    def _fit_optimiser(self, training: Training) -> None:
+        if training.plain:
+            return
+        what = "momentum that is kept" if training.optimiser == "sgd" else training.optimiser
+        if self.refuses_optimisers:
+            raise InvalidInput(
+                f"{self.title} takes no {what} ({self.refuses_optimisers}); "
+                "set optimiser = sgd and optimiser_state = reset"
+            )
+        if self.assumes_sgd:
+            warnings.warn(
+                f"{self.title} assumes sgd steps with a fresh momentum ({self.assumes_sgd}): with {what} its formulas "
+                "no longer hold",
+                stacklevel=3,
+            )
+        if training.optimiser in ("adam", "adamw", "rmsprop") and training.lr >= LARGE_STEP:
+            warnings.warn(
+                f"lr = {training.lr:g}: a step of {training.optimiser} moves every parameter by about lr, whatever the "
+                "gradient; 0.001 is usual",
+                stacklevel=3,
+            )
 
 
 Method = Algorithm[Any, Any, Any, Any]

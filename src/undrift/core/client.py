@@ -16,6 +16,7 @@ from torch import Tensor
 from undrift.core.algorithm import Method
 from undrift.core.eager import EagerLocal, Trainer
 from undrift.core.errors import InvalidInput
+from undrift.core.optimisers import joined, parted, remembered
 from undrift.core.records import Each, Message, Record, Scalar, Upload, Vector
 from undrift.core.reduce import Reply
 from undrift.core.stages import Stage, passed_one
@@ -84,8 +85,11 @@ def work(
     state, buffers = None, None
     with torch.no_grad(), _explained(local.client):
         if kind == "update":
-            up, after = _pair(method, method.client_update(down, kept.state, local))
+            mine, local.moments = parted(kept.state)
+            up, after = _pair(method, method.client_update(down, mine, local))
             state, buffers = _as_declared(method, "client_update", after, method.records()["client"]), local.buffers()
+            if local.moments is not None:
+                state = joined(state, remembered(local.training), local.moments)
         elif kind == "survey":
             up = method.survey(down, kept.state, local)
         else:

@@ -285,6 +285,8 @@ class EagerLocal(Local):
         first: Batch | None = None,
         only: Part | None = None,
     ) -> Tensor:
+        if not self.training.plain:
+            return self._adapted(direction, start, steps, first, only)
         x, training, lr = self._t.live.flat, self.training, self.lr
         x.copy_(start)
         rho = training.momentum
@@ -297,6 +299,22 @@ class EagerLocal(Local):
                 buffer = v.clone() if buffer is None else buffer.mul_(rho).add_(v)
                 v = v + rho * buffer if training.nesterov else buffer
             x.add_(v if mask is None else v * mask, alpha=-lr)
+        return x.clone()
+
+    def _adapted(
+        self, direction: Direction, start: Tensor, steps: Any, first: Batch | None, only: Part | None
+    ) -> Tensor:
+        """The same with an optimiser that remembers more than a fresh buffer."""
+        x = self._t.live.flat
+        x.copy_(start)
+        mask = self.layout.mask(only, x) if only else None
+        count, *vectors = self.begin(x)
+        moments = (int(count), *vectors)
+        for k in range(self.steps if steps is None else int(steps)):
+            b = first if first is not None and k == 0 else self._next()
+            v, moments = self.adapt(direction(x, b), x, moments, mask)
+            x.add_(v, alpha=-self.lr)
+        self.end(moments)
         return x.clone()
 
     def fold(self, step: Callable[[Carry, Batch], Carry], carry: Carry, steps: Any = None) -> Carry:

@@ -19,6 +19,7 @@ from undrift.core.algorithm import Method
 from undrift.core.cohort import Population
 from undrift.core.eager import Augment, EagerLocal, Loss, Trainer, as_rows
 from undrift.core.errors import InvalidInput
+from undrift.core.optimisers import begun, joined, remembered
 from undrift.core.profile import Profile, profile
 from undrift.core.states import Kept
 from undrift.core.training import Training
@@ -76,6 +77,8 @@ class Model:
         """What a client keeps before its first accepted upload."""
         start, buffers = self.start()
         state = method.client_init(start, self.layout).tensors()
+        if self.training.keeps:
+            state = joined(state, remembered(self.training), begun(self.training, start))
         return Kept(state, None if method.shares_buffers else buffers)
 
 

@@ -11,8 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from torch import Tensor, add, arange, float64, zeros
+from torch import Tensor, add, arange, float64, where, zeros
 
+from undrift.core.errors import InvalidInput
+from undrift.core.optimisers import Moments, adapted, begun
 from undrift.core.training import Training
 from undrift.core.vector import Layout, Part, double
 
@@ -51,6 +53,7 @@ class Local(ABC):
     travel: Any  # A_K: K without momentum (0.3 of the specification)
     training: Training
     layout: Layout
+    moments: Moments | None = None  # of the optimiser, where the client keeps them; None: every descent begins afresh
 
     # -- gradients: training mode, counted ----------------------------------------------------------------------------
 
@@ -124,6 +127,7 @@ class Local(ABC):
 
     def move(self, x: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
         """One step of the local optimiser as a value: the model and the momentum buffer (zeros at first)."""
+        self._needs_sgd()
         v = self.decayed(self.clipped(v), x)
         if not self.training.momentum:
             return add(x, v, alpha=-self.lr), m
@@ -131,8 +135,33 @@ class Local(ABC):
         v = v + self.training.momentum * m if self.training.nesterov else m
         return add(x, v, alpha=-self.lr), m  # the same operation, and so the same bits, as in ``descend``
 
+    def adapt(self, v: Tensor, x: Tensor, moments: Moments, mask: Tensor | None) -> tuple[Tensor, Moments]:
+        """The direction of an optimiser other than plain SGD, and its moments; nothing moves outside of the mask."""
+        v, after = adapted(self.training, self.decayed(self.clipped(v), x), x, moments)
+        if mask is None:
+            return v, after
+        steps, *new = after
+        return v * mask, (steps, *(where(mask > 0, a, b) for a, b in zip(new, moments[1:], strict=True)))
+
+    def begin(self, x: Tensor) -> Moments:
+        """The moments before the first step of a descent."""
+        return begun(self.training, x) if self.moments is None else self.moments
+
+    def end(self, moments: Moments) -> None:
+        """Remember the moments after the last step, where the client keeps them."""
+        if self.moments is not None:
+            self.moments = moments
+
+    def _needs_sgd(self) -> None:
+        if not self.training.plain:
+            raise InvalidInput(
+                f"this method takes steps of its own, which know sgd alone: optimiser = {self.training.optimiser}, "
+                f"optimiser_state = {self.training.optimiser_state} have no effect on them"
+            )
+
     def nesterov(self, x: Tensor, u: Tensor, gamma: float, steps: Any = None) -> tuple[Tensor, Tensor]:
         """Nesterov steps from ``(x, u)``, for methods that carry u on: u = γu + g, x = x - η (g + γu)."""
+        self._needs_sgd()
 
         def step(carry: tuple[Tensor, Tensor], b: Batch) -> tuple[Tensor, Tensor]:
             x, u = carry
@@ -145,7 +174,7 @@ class Local(ABC):
     def decayed(self, v: Tensor, x: Tensor) -> Tensor:
         """``v`` plus the weight decay at ``x``, unless the decay is already part of the gradient."""
         decay = self.training.weight_decay
-        return v + decay * x if decay and self.training.decay_mode == "outer" else v
+        return v + decay * x if decay and self.training.adds_decay else v
 
     def undecayed(self, g: Tensor, x: Tensor) -> Tensor:
         """``g`` without the weight decay at ``x`` that an inner decay put into it; SAM has to take it out."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from undrift.core.optimisers import kind_of
 from undrift.core.packing import pack, unpack
 from undrift.core.records import Nothing, State
 from undrift.core.vector import Buffers
@@ -47,6 +48,7 @@ class Kept:
     @classmethod
     def of(cls, kind: type[State], tensors: Mapping[str, Tensor], round: int = 0) -> Kept:
         """The inverse of ``tensors``."""
+        kind = kind_of(kind, [name.removeprefix("state.") for name in tensors])
         state = kind(**{field.name: tensors[f"state.{field.name}"] for field in kind.schema()})
         kept = "buffers.floats" in tensors
         return cls(state, Buffers(tensors["buffers.floats"], tensors["buffers.counts"]) if kept else None, round)

@@ -147,15 +147,23 @@ class Ledger:
         with explained(self.path), transaction(self._db):
             writing.delete_run(self._db, run.id, run.name)
 
-    def move(self, run: Run, other: Ledger) -> Run:
-        """Move a run, with all that belongs to it, to another ledger. It is nowhere for not one moment."""
-        with self.holding(run), self.reading(), explained(self.path, run.name):
+    def copy(self, run: Run, other: Ledger, instead: Run | None = None) -> Run:
+        """Copy a run, with all that belongs to it, to another ledger: there in the place of ``instead``, at once."""
+        with self.reading(), explained(self.path, run.name):
             rounds = [row.round for row in reading.recorded(self._db, run.id).rounds]
             states = reading.states(self._db, run.id).values()
             with explained(other.path), transaction(other._db):
+                if instead is not None:
+                    writing.delete_run(other._db, instead.id, instead.name)
                 number = copy_run(self._db, other._db, run.id, rounds=rounds, states=states)
-        self.delete(run)
         return other.run(number)
+
+    def move(self, run: Run, other: Ledger) -> Run:
+        """Move a run, with all that belongs to it, to another ledger. It is nowhere for not one moment."""
+        with self.holding(run):
+            moved = self.copy(run, other)
+        self.delete(run)
+        return moved
 
     def compact(self) -> None:
         """Give the room of what was deleted back to the disk, unless somebody is at work here."""

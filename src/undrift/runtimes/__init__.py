@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from undrift.core.errors import InvalidInput, unknown
@@ -58,17 +60,20 @@ def create(
 
         runtime = Batched(federation)
     elif name == "ray":
-        if ray_address:
-            os.environ["RAY_ADDRESS"] = ray_address  # Ray's own way to name a cluster, read when it is imported
-        from undrift.runtimes.ray import Ray
-
-        runtime = Ray(federation, workers, ray_gpus)
+        runtime = on_ray(ray_address).runtime(federation, workers, ray_gpus)
     else:
         from undrift.runtimes.serial import Serial
 
         runtime = Serial(federation)
     runtime.why = why
     return runtime
+
+
+def on_ray(address: str | None) -> ModuleType:
+    """What knows Ray, for the cluster at this address."""
+    if address:
+        os.environ["RAY_ADDRESS"] = address  # Ray's own way to name a cluster, read when it is imported
+    return import_module("undrift.runtimes.ray")
 
 
 def check_workers(workers: int | None) -> None:
@@ -89,4 +94,4 @@ def crowd(workers: int | None) -> int:
     return workers or cores()
 
 
-__all__ = ["RUNTIMES", "check_workers", "create"]
+__all__ = ["RUNTIMES", "check_workers", "create", "on_ray"]

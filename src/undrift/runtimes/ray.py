@@ -11,7 +11,9 @@ import contextlib
 import math
 import os
 import secrets
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +31,7 @@ from undrift.core.states import Kept
 from undrift.runtimes import raytask
 from undrift.runtimes.cores import cores
 from undrift.runtimes.raytask import Arrays, Exchange, Setup, arrays_of, tensors_of, versions
+from undrift.runtimes.serial import Serial
 
 # Ray reads these when it is imported. It reports nothing to anybody, and a local cluster has a secret of its own that
 # only this process and its workers know (Ray would write one into the home folder, for all on the machine to read).
@@ -48,6 +51,7 @@ RETRIES = 3  # of a task whose worker or node died; more at the same client is n
 BUNDLE = 0.02  # seconds of work that are worth a task
 AHEAD = 3  # tasks per core that are under way: enough to keep all busy, few enough for the driver's memory
 LARGE = 1 << 20  # bytes of a client's state that travel by reference, so that it stays where it was last used
+PATIENCE = 10.0  # seconds that interrupted calls get to answer
 WAIT = 60.0  # seconds that a node gets to say which versions it has
 
 
@@ -191,6 +195,13 @@ class Ray(Runtime):
             ) from error
 
 
+def runtime(federation: Federation, workers: int | None = None, gpus: float | None = None) -> Runtime:
+    """Clients as tasks of the cluster; but one after the other in a task, which has one core and the same bits."""
+    if ray.is_initialized() and ray.get_runtime_context().get_task_id() is not None:
+        return Serial(federation)
+    return Ray(federation, workers, gpus)
+
+
 def _size(kept: Kept) -> int:
     return sum(tensor.nbytes for tensor in kept.tensors().values())
 
@@ -226,6 +237,54 @@ def portable(value: Any, what: str) -> bytes:
         ) from error
 
 
+# --- whole pieces of work ---------------------------------------------------------------------------------------------
+
+
+class Calls:
+    """Calls of a function as tasks of the cluster, one core each. A call whose worker or node died is repeated."""
+
+    def __init__(self, function: Callable[..., Any], workers: int | None = None, gpus: float = 0.0) -> None:
+        connect(workers)  # a local cluster stays for the calls to come, and ends with this process
+        agree()
+        self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._function = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(function)
+        self._under_way: list[Any] = []
+
+    def share(self, value: Any) -> Any:
+        """Put a value where all nodes can read it; as an argument it is the value."""
+        return ray.put(value)
+
+    def call(self, *arguments: Any) -> Any:
+        """A reference by which the answer will be known."""
+        self._under_way.append(self._function.remote(*arguments))
+        return self._under_way[-1]
+
+    def answer(self) -> tuple[Any, Any]:
+        """The next call that has ended: its reference, and what it returned or the error that ended it."""
+        (ref,), self._under_way = ray.wait(self._under_way, num_returns=1)
+        return ref, _result(ref)
+
+    def stop(self) -> Iterator[tuple[Any, Any]]:
+        """Interrupt what is under way. The answers of calls that had one to give; the others are ended by force."""
+        refs, self._under_way = self._under_way, []
+        for ref in refs:
+            ray.cancel(ref)
+        done, others = ray.wait(refs, num_returns=len(refs), timeout=PATIENCE) if refs else ([], [])
+        for ref in others:
+            ray.cancel(ref, force=True)
+        for ref in done:
+            yield ref, _result(ref)
+
+
+def _result(ref: Any) -> Any:
+    try:
+        return ray.get(ref)
+    except ray.exceptions.RayTaskError as error:
+        return error.cause or error
+    except ray.exceptions.RayError as error:
+        return RuntimeError(f"workers of the cluster died {RETRIES + 1} times at it ({type(error).__name__})")
+
+
 # --- the cluster ------------------------------------------------------------------------------------------------------
 
 
@@ -237,7 +296,8 @@ def connect(workers: int | None) -> bool:
     quiet = {"log_to_driver": False, "logging_level": "error"}
     if address and address != "local":
         try:
-            ray.init(address=address, **quiet)
+            with _same_signals():
+                ray.init(address=address, **quiet)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise InvalidInput(
@@ -245,7 +305,7 @@ def connect(workers: int | None) -> bool:
                 "address out for a local cluster on this machine's cores"
             ) from error
         return False
-    with _private(), _same_modules():
+    with _private(), _same_modules(), _same_signals():
         ray.init(
             address="local",
             num_cpus=workers or cores(),
@@ -264,6 +324,15 @@ def _private() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
+
+
+@contextlib.contextmanager
+def _same_signals() -> Iterator[None]:
+    """Whoever has said what SIGTERM does is heard; Ray would end the process at once."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(before) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -195,8 +195,9 @@ def queued(
     return found
 
 
-def spread(queue: Sequence[Queued], place: Place) -> int:
-    """How many of the runs to put side by side; 1 where each of them had better have all cores to itself.
+def spread(queue: Sequence[Queued], place: Place) -> int | None:
+    """How many of the runs to put side by side; 1 where each of them had better have all cores to itself, and None
+    where they go to a cluster, whose size is not known here.
 
     What one of the methods refuses is refused here, before the first run.
     """
@@ -206,6 +207,8 @@ def spread(queue: Sequence[Queued], place: Place) -> int:
     experiments = [completed(experiment, dataset) for experiment in experiments]
     refuse(experiments, dataset)
     plan, count = first.plan, min(cores(), len(queue))
+    if plan.runtime == "ray":
+        return None
     if plan.runtime in ("threads", "processes") or plan.workers is not None or plan.device != "cpu":
         return 1
     if len(queue) * plan.rounds * (plan.participate or plan.clients or 10) <= FEW:

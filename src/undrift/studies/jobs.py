@@ -74,6 +74,7 @@ class Place:
     root: str | Path | None = None
     track: str | None = None
     own: Own = field(default_factory=Own)
+    held: Mapping[str, Dataset] = field(default_factory=dict)  # data sets that are there already, by `section_of`
 
 
 def work_off(
@@ -91,11 +92,17 @@ def work_off(
     for item in queue:
         if item not in waiting:
             observer.tell(Done(item.name))
-    crowd = min(workers or cores(), max(1, len(waiting)))
-    # A tracker's own store knows one writer, and a user's own objects do not travel.
-    alone = crowd == 1 or place.track is not None or bool(place.own)
+    if any(item.values.get("runtime") == "ray" for item in waiting):
+        from undrift.studies.cluster import spread_out
+
+        found = spread_out(queue, waiting, place, workers, observer)
+    else:
+        crowd = min(workers or cores(), max(1, len(waiting)))
+        found = (
+            here(waiting, place, observer) if crowd == 1 or stays(place) else _there(waiting, place, crowd, observer)
+        )
     failed = []
-    for done in _here(waiting, place, observer) if alone else _there(waiting, place, crowd, observer):
+    for done in found:
         observer.tell(done)
         if done.error:
             failed.append(done)
@@ -107,11 +114,16 @@ def cores() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
+def stays(place: Place) -> bool:
+    """Must runs stay in this process? A tracker's own store knows one writer; a user's own objects do not travel."""
+    return place.track is not None or bool(place.own)
+
+
 def is_done(run: Run | None, item: Queued) -> bool:
     return run is not None and run.status == "finished" and run.rounds >= int(item.values["rounds"])
 
 
-def _here(queue: Sequence[Queued], place: Place, observer: Observer) -> Iterator[Done]:
+def here(queue: Sequence[Queued], place: Place, observer: Observer) -> Iterator[Done]:
     for item in queue:
         yield perform(item, place, observer)
 
@@ -129,8 +141,14 @@ def _dataset(section: str, root: str | None) -> Dataset:
     return Experiment.build({"data": json.loads(section)}).data.load(data_root(root))
 
 
-def _loaded(experiment: Experiment, place: Place) -> Dataset:
-    return _dataset(json.dumps(experiment.values()["data"]), None if place.root is None else str(place.root))
+def section_of(experiment: Experiment) -> str:
+    """By what a data set is known among those of a queue."""
+    return json.dumps(experiment.values()["data"])
+
+
+def loaded(experiment: Experiment, place: Place) -> Dataset:
+    section = section_of(experiment)
+    return place.held.get(section) or _dataset(section, None if place.root is None else str(place.root))
 
 
 def perform(item: Queued, place: Place, observer: Observer | None = None, workers: int | None = None) -> Done:
@@ -153,7 +171,7 @@ def perform(item: Queued, place: Place, observer: Observer | None = None, worker
 
 def _perform_described(item: Queued, place: Place, observer: Observer, workers: int | None) -> None:
     experiment = replace(Experiment.build(item.values, item.name), name=item.name)
-    dataset = _loaded(experiment, place)
+    dataset = loaded(experiment, place)
     experiment = completed(experiment, dataset)
     told: dict[str, Any] = {"watch": observer.watch, "within": observer.within, "track": place.track}
     with Ledger(place.ledger) as book:
@@ -177,7 +195,7 @@ def _perform_own(item: Queued, place: Place, observer: Observer) -> None:
         begun = any(run.name == item.name for run in book.runs())
     run(
         method,
-        data=_loaded(described, place) if own.data is None else own.data,
+        data=loaded(described, place) if own.data is None else own.data,
         partition=described.partition,
         model=described.model if own.model is None else own.model,
         loss=own.loss,

@@ -7,7 +7,7 @@ table again goes on where it stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -92,26 +92,29 @@ def reproduce(
     quick: bool = False,
     workers: int | None = None,
     observer: Observer | None = None,
+    plan: Mapping[str, Any] | None = None,
 ) -> Reproduced:
-    """Run what is missing of a table, and put it together. Resumable; on all cores."""
+    """Run what is missing of a table, and put it together. Resumable; on all cores, or where ``plan`` says."""
     asked = chosen(table, columns)
     if quick:
         table = quickly(replace(table, columns=asked))
         asked, seeds = table.columns, seeds[: table.quick.seeds]
-    queue = {item.name: item for item in _queued(table, asked, seeds, methods)}  # columns may share runs
+    queue = {item.name: item for item in _queued(table, asked, seeds, methods, plan or {})}  # columns may share runs
     failed = work_off(list(queue.values()), place, workers=workers, observer=observer)
     found = put_together(table, asked, collected(table, asked, seeds, place.ledger))
     return replace(found, failed=tuple(failed), cut=table.quick if quick else None)
 
 
-def _queued(table: Table, columns: Iterable[Column], seeds: Iterable[int], methods: Sequence[str]) -> Iterable[Queued]:
+def _queued(
+    table: Table, columns: Iterable[Column], seeds: Iterable[int], methods: Sequence[str], plan: Mapping[str, Any]
+) -> Iterable[Queued]:
     for method in methods:
         if method not in table.methods:
             raise unknown(f"method of {table.reference}", method, table.methods)
     for seed in seeds:  # seed by seed, so that a stopped study has whole tables of the first seeds
         for column in columns:
             for method in methods or table.methods:
-                values = merge({"runtime": "serial"}, table.experiment(method, column, seed))
+                values = merge(merge({"runtime": "serial"}, table.experiment(method, column, seed)), plan)
                 name = _name(table, method, column, seed)
                 built = Experiment.build(values, f"{table.reference}, {method}")
                 yield Queued(name, built.values() | {"name": name})

@@ -241,6 +241,8 @@ class BatchedLocal(Local):
         if direction == self.grad and first is None and only is None and self._is_plain(steps):
             return self._plain(start, steps)
         mask = self.layout.mask(only, start) if only else None
+        if not self.training.plain:
+            return self._adapted(direction, start, steps, first, mask)
         rho, x, m = self.training.momentum, start, torch.zeros_like(start) if self.training.momentum else start
         for k in self._steps(steps):
             taken = self._taken()
@@ -254,12 +256,27 @@ class BatchedLocal(Local):
             x, m = _select(taken, (moved, after), (x, m))
         return x
 
+    def _adapted(
+        self, direction: Direction, start: Tensor, steps: Any, first: Batch | None, mask: Tensor | None
+    ) -> Tensor:
+        """The same with an optimiser that remembers more than a fresh buffer."""
+        x, (count, *vectors) = start, self.begin(start)
+        moments = (torch.as_tensor(count, dtype=torch.float64), *vectors)
+        for k in self._steps(steps):
+            taken = self._taken()
+            b = first if first is not None and k == 0 else self._next()
+            v, after = self.adapt(direction(x, b), x, moments, mask)
+            x, moments = _select(taken, (x - self.lr * v, after), (x, moments))
+        self.end(moments)
+        return x
+
     def _is_plain(self, steps: Any) -> bool:
         """Can a chain do it by itself? A step that is not taken has no gradient, but would have momentum and decay."""
         t, sizes = self.training, self._sizes(steps)
         even = self._active.all() and (sizes == sizes[0]).all()
         return (
             self._p.stack is not None
+            and t.plain
             and t.clip is None
             and not t.nesterov
             and bool(even or not (t.momentum or t.weight_decay))

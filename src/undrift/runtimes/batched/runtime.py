@@ -20,6 +20,7 @@ from torch import Tensor
 
 from undrift.core.client import up_kind
 from undrift.core.federation import Federation
+from undrift.core.optimisers import joined, parted, remembered
 from undrift.core.records import Record
 from undrift.core.reduce import Block, Reply, reach
 from undrift.core.runtime import Runtime, Task
@@ -140,7 +141,10 @@ class Batched(Runtime):
             if task.kind == "survey":
                 up, after = method.survey(message, mine, local), None
             else:
+                mine, local.moments = parted(mine)
                 up, after = method.client_update(message, mine, local)
+                if local.moments is not None:
+                    after = joined(after.tensors(), remembered(local.training), local.moments)
             fields = {f.name: _batchable(v) for f, v in up.tensors().items()}
             others = {f.name: _batchable(v) for f, v in after.tensors().items()} if after is not None else {}
             return fields, others, {name: _batchable(v) for name, v in local.notes.items()}
