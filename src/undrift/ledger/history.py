@@ -64,7 +64,11 @@ class History:
 
     @cached_property
     def main_curve(self) -> Figure:
-        """The headline figure: the global model on the test set, or personal models where there is no global one."""
+        """The headline figure: what the experiment names; or else the accuracy of the global model on the test set, or
+        of personal models where there is no global one."""
+        named = Figure(metric=str(self.experiment.get("headline") or HEADLINE.metric))
+        if named in self.figures:
+            return named
         if not any(figure.metric == "accuracy" for figure in self.figures):
             return Figure(metric="loss")
         return HEADLINE if HEADLINE in self.figures else Figure(PERSONAL, OWN_MEAN)
@@ -97,10 +101,16 @@ class History:
         return float(costs[-1]) if len(costs) else 0.0
 
     def reached(self, target: float) -> Reached | None:
-        """The cost at the first evaluation with at least the target accuracy; None if it never came."""
+        """The cost at the first evaluation of the headline figure that is as good as the target; None if it never came.
+
+        Without a figure that was asked for, a loss has no target.
+        """
+        lower = self.main_curve.better == "lower"
+        if lower and not self.experiment.get("headline"):
+            return None
         at, values = self.curve()
-        hit = next((r for r, v in zip(at, values, strict=True) if v >= target), None)
-        if hit is None or self.main_curve.better == "lower":
+        hit = next((r for r, v in zip(at, values, strict=True) if (v <= target if lower else v >= target)), None)
+        if hit is None:
             return None
         upto = [row for row in self.rounds if row.round <= hit]
         return Reached(
