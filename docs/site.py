@@ -22,7 +22,7 @@ DOCS = "docs"
 SHELF = "files"  # where in the site the repository's other files stand
 LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".sh": "bash", ".json": "json", ".ipynb": "json"}
-FOLDERS = {"docs/algorithms": "methods.md", "docs": "index.md"}  # pages that stand for them
+FOLDERS = {"docs/algorithms": "methods.md", "docs": "index.md", "examples": "recipes.md"}  # pages that stand for them
 LONGEST = 60_000  # characters of a file that are shown
 
 

@@ -65,13 +65,17 @@ class History:
     @cached_property
     def main_curve(self) -> Figure:
         """The headline figure: what the experiment names; or else the accuracy of the global model on the test set, or
-        of personal models where there is no global one."""
+        of personal models where there is no global one.
+
+        Sites have no common test set: there it is the global model on their own parts.
+        """
         named = Figure(metric=str(self.experiment.get("headline") or HEADLINE.metric))
         if named in self.figures:
             return named
         if not any(figure.metric == "accuracy" for figure in self.figures):
             return Figure(metric="loss")
-        return HEADLINE if HEADLINE in self.figures else Figure(PERSONAL, OWN_MEAN)
+        candidates = (HEADLINE, Figure(PERSONAL, OWN_MEAN), Figure(data=OWN_MEAN))
+        return next((figure for figure in candidates if figure in self.figures), candidates[1])
 
     def curve(self, figure: Figure | None = None) -> tuple[list[int], list[float]]:
         """Rounds and values of one figure; by default the headline one."""
