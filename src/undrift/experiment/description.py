@@ -45,6 +45,11 @@ class Plan(Settings):
         "share of every client's training data that nobody trains on, to choose settings by",
         between(0, 1, open_low=True, open_high=True),
     ] = None
+    patience: Annotated[
+        int | None,
+        "stop after so many evaluations without a better headline figure on the validation data",
+        at_least(1),
+    ] = None
     metrics: Annotated[
         str | None, "figures beside accuracy and loss, with commas: " + ", ".join((*OF_CLASSES, *OF_NUMBERS))
     ] = None
@@ -71,6 +76,10 @@ class Plan(Settings):
     ] = None
 
     def validate(self) -> None:
+        if self.patience and not self.validation:
+            raise InvalidInput(
+                f"patience = {self.patience}: it goes by validation data, and there are none: set validation = 0.1"
+            )
         for name in (*self._listed(), *([self.headline] if self.headline else [])):
             if name not in METRICS:
                 raise unknown("metric", name, METRICS)
@@ -245,7 +254,19 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 # What may differ between two descriptions of one experiment: how long it goes on and where, not what it computes.
 ASIDE = frozenset(
-    {"name", "rounds", "target", "headline", "runtime", "workers", "ray_address", "ray_gpus", "eval_training", "limit"}
+    {
+        "name",
+        "rounds",
+        "target",
+        "headline",
+        "patience",
+        "runtime",
+        "workers",
+        "ray_address",
+        "ray_gpus",
+        "eval_training",
+        "limit",
+    }
 )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -57,6 +57,13 @@ class Evaluation:
         named = [Figure(metric=self.judged_by)] if self.judged_by else []
         order = (*named, HEADLINE, Figure(PERSONAL, OWN_MEAN), Figure(metric="loss"))
         return next(((figure, value) for figure in order if (value := self.value(figure)) is not None), None)
+
+    @property
+    def chosen_by(self) -> tuple[Figure, float] | None:
+        """The headline figure on the validation data, where there are any."""
+        figure = None if self.headline is None else replace(self.headline[0], data=VALIDATION)
+        value = None if figure is None else self.value(figure)
+        return None if figure is None or value is None else (figure, value)
 
 
 class Evaluator:

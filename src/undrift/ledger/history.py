@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from undrift.core.figure import HEADLINE, OWN_MEAN, PERSONAL, Figure
+from undrift.core.figure import HEADLINE, OWN_MEAN, PERSONAL, VALIDATION, Figure
 from undrift.ledger.rows import RoundRow, Run
 from undrift.ledger.store import Ledger
 
@@ -76,6 +76,20 @@ class History:
             return Figure(metric="loss")
         candidates = (HEADLINE, Figure(PERSONAL, OWN_MEAN), Figure(data=OWN_MEAN))
         return next((figure for figure in candidates if figure in self.figures), candidates[1])
+
+    @property
+    def chosen_by(self) -> Figure | None:
+        """The headline figure on the validation data, where some were set apart: what settings are chosen by."""
+        found = replace(self.main_curve, data=VALIDATION)
+        return found if found in self.figures else None
+
+    @property
+    def best_round(self) -> int | None:
+        """The round that was best on the validation data, the first of several."""
+        points = [] if self.chosen_by is None else list(zip(*self.curve(self.chosen_by), strict=True))
+        known = [(r, v) for r, v in points if not math.isnan(v)]
+        better = min if self.main_curve.better == "lower" else max
+        return better(known, key=lambda point: point[1])[0] if known else None
 
     def curve(self, figure: Figure | None = None) -> tuple[list[int], list[float]]:
         """Rounds and values of one figure; by default the headline one."""
