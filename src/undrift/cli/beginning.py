@@ -1,4 +1,4 @@
-"""Where one begins: ``undrift`` alone says where one is, ``undrift init`` writes an experiment after three questions."""
+"""Where one begins: ``undrift`` alone says where one is, ``undrift init`` asks three questions and writes a file."""
 
 from __future__ import annotations
 
