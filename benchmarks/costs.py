@@ -1,8 +1,8 @@
-"""What a client and a megabyte cost the driver of a cluster: the constants of docs/scale.md, on one core each.
+"""What a client and a megabyte cost the driver of a cluster: the constants of docs/scale.md.
 
-Overhead of a client: next to no work, a model of next to no size. Per megabyte of a reply: fetching it from the object
-store of its own machine, the copy out of it and the check at the door, the reduction, the norms of the drift, and the
-model that a round leaves in the ledger.
+A client: next to no work and next to no model. A megabyte of a reply, step by step (copied out of the object store,
+checked at the door, added to the sum) and altogether: the driver's processor time for a round, divided by clients and
+megabytes. A megabyte of the model in the ledger: written once a round, however many clients there are.
 """
 
 from __future__ import annotations
@@ -14,91 +14,88 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from cluster import cluster
-from common import Player, federation, machine, write
+from common import Player, entry, federation, machine, write
 
 import undrift.runtimes.ray as on_ray
 from undrift.algorithms import create
+from undrift.core.federation import Federation
 from undrift.core.reduce import Reduction, reach
 from undrift.core.training import Training
-from undrift.ledger.rows import Entry, RoundRow
 from undrift.ledger.store import Ledger
 from undrift.runtimes.raytask import tensors_of
 
-SIZES = (1, 10, 100)  # megabytes
+CLIENTS = {1: 64, 10: 16, 100: 4}  # a round, by the model's megabytes
+WIDTH = 315  # hidden units of the MLP for each megabyte
+TINY = Training(lr=0.01, batch_size=1, steps=1)
 
 
-def best(work: Callable[[], Any], repetitions: int = 7) -> float:
-    seconds = []
+def median(work: Callable[[], Any], clock: Callable[[], float] = time.perf_counter, repetitions: int = 7) -> float:
+    """Milliseconds."""
+    found = []
     for _ in range(repetitions):
-        began = time.perf_counter()
+        began = clock()
         work()
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
+        found.append(clock() - began)
+    return 1e3 * statistics.median(found)
 
 
-def reply(size: int) -> dict[str, Any]:
-    """Milliseconds for each megabyte of one reply, at the driver."""
+def steps(size: int) -> dict[str, float]:
+    """Milliseconds for each megabyte of one reply, by what the driver does with it."""
     values = torch.randn(size * 250_000)
-    arrays = {"x": values.numpy()}
-    up = create("fedavg").records()["up"]
+    arrays, up = {"x": values.numpy()}, create("fedavg").records()["up"]
     total = Reduction(up)  # type: ignore[arg-type]
     total.add(up(values), 1.0)  # type: ignore[arg-type]
-    work = {
+    work: dict[str, Callable[[], Any]] = {
         "copy": lambda: tensors_of(arrays, "cpu"),
         "check": lambda: reach(values),
         "reduction": lambda: total.add(up(values), 0.7),  # type: ignore[arg-type]
-        "fetch": fetched(size),
     }
-    return {"MB": size} | {f"{name}, ms/MB": 1e3 * best(each) / size for name, each in work.items()}
+    return {f"{name}, ms/MB": median(each) / size for name, each in work.items()}
 
 
-def fetched(size: int) -> Callable[[], Any]:
-    """A reply from a worker of this machine into the driver's hands, where the worker has to write it first."""
-    import ray
-
-    def make(count: int) -> Any:
-        return np.ones(count, np.float32)
-
-    task = ray.remote(num_cpus=1)(make)
-    ray.get(task.remote(1))
-    return lambda: ray.get(task.remote(size * 250_000))
-
-
-def written(size: int) -> float:
-    """Milliseconds for each megabyte of the server's model in the ledger."""
-    from undrift.core.records import State
-
-    method = create("fedavg")
-    kind: type[State] = method.records()["server"]  # type: ignore[assignment]
-    with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.sqlite", create=True) as book:
-        run, at = book.add("it", {}, {}), iter(range(1, 100))
-        values = torch.randn(size * 250_000)
-
-        def record() -> None:
-            book.record(run, Entry(RoundRow(next(at)), server=kind(values)))
-            book.flush()
-
-        return 1e3 * best(record, 5) / size
-
-
-def per_client(count: int = 1000) -> float:
-    """Milliseconds of a client that has next to nothing to do, with a model of 31 KB."""
-    job = federation("logistic", count, 1, Training(lr=0.01, batch_size=1, steps=1))
+def a_round(size: int) -> dict[str, float]:
+    """The same of a whole round, over the cluster; and what the ledger takes for the model."""
+    count = CLIENTS[size]
+    job = federation("mlp", count, 1, TINY, hidden=WIDTH * size)
     with on_ray.Ray(job) as runtime:
         player = Player(job, "fedavg", runtime, count)
         player()
         player()
-        return 1e3 * best(player, 5) / count
+        driver = median(player, time.process_time, 5) / count / size
+        return {"driver, ms/MB": driver, "ledger, ms/MB": written(player) / size}
+
+
+def written(player: Player) -> float:
+    with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.sqlite", create=True) as book:
+        run = book.add("it", {}, {})
+
+        def record(played: Any) -> float:
+            began = time.perf_counter()
+            book.record(run, entry(played, {}))
+            book.flush()
+            return time.perf_counter() - began
+
+        return 1e3 * statistics.median([record(player()) for _ in range(3)])
+
+
+def a_client(count: int = 1000) -> dict[str, float]:
+    """Milliseconds of a client with next to nothing to do and a model of 31 KB: of the round, and of the driver."""
+    job: Federation = federation("logistic", count, 1, TINY)
+    with on_ray.Ray(job) as runtime:
+        player = Player(job, "fedavg", runtime, count)
+        player()
+        player()
+        busy = median(player, time.process_time, 5) / count
+        return {"a client, ms": median(player, repetitions=5) / count, "of the driver, ms": busy}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     on = machine()
     with cluster(1):
-        rows = [reply(size) | {"ledger, ms/MB": written(size)} for size in SIZES]
-        rows[0]["a client, ms"] = per_client()
+        rows: list[dict[str, Any]] = [{"MB": size, **steps(size), **a_round(size)} for size in CLIENTS]
+        rows[0] |= a_client()
     columns = list(dict.fromkeys(name for row in rows for name in row))
     write("costs", "What a client and a megabyte cost", [{c: row.get(c, "") for c in columns} for row in rows], on)

@@ -19,6 +19,7 @@ from undrift.deploy.pipe import Direct, Failure
 from undrift.deploy.policy import Policy
 from undrift.deploy.site import Site
 from undrift.experiment.deployed import Installed
+from undrift.experiment.description import read_toml
 from undrift.experiment.execute import Result, execute
 from undrift.experiment.federate import Federated, Witnessed, federate, fingerprint, rehearsal
 from undrift.experiment.prepare import prepare_experiment
@@ -85,7 +86,7 @@ class Trial:
 
     def rehearsed(self) -> tuple[dict[int, str], Result]:
         found: list[str] = []
-        prepared = prepare_experiment(rehearsal(self.file, SITES))
+        prepared = prepare_experiment(rehearsal(read_toml(self.file), SITES, str(self.file)))
         witness = Witnessed(InMemory(prepared), lambda entry: found.append(fingerprint(entry)))
         result = execute(prepared, witness)
         return dict(enumerate(found, 1)), result
@@ -180,3 +181,31 @@ def test_the_usual_commands_read_the_run(
     assert (tmp_path / "page.html").stat().st_size > 10_000
     assert command(["resume", "trial", "--rounds", "8", *ledger]) == 2
     assert "undrift deploy run --resume trial" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_command_rehearses_what_the_sites_do(trial: Callable[..., Trial], tmp_path: Path) -> None:
+    here = trial("scaffold", "mlp")
+    deployed = here.play()
+    book = tmp_path / "rehearsal.sqlite"
+    assert command(["run", str(here.file), "--sites", str(SITES), "--ledger", str(book), "--quiet"]) == 0
+    assert deployed.run is not None
+    here.ledger.flush()
+    with Ledger(book) as rehearsed:
+        mine, theirs = here.ledger.snapshot(deployed.run), rehearsed.snapshot(rehearsed.run("trial"))
+    assert mine is not None
+    assert theirs is not None
+    assert mine.round == theirs.round == 6
+    for here_, there in ((mine.server, theirs.server), (mine.buffers, theirs.buffers)):
+        assert here_.keys() == there.keys()
+        assert all(torch.equal(here_[key], there[key]) for key in here_)
+
+
+@pytest.mark.parametrize("flags", [["--clients", "7"], ["--runtime", "threads"]])
+def test_a_rehearsal_of_something_else_is_refused(
+    trial: Callable[..., Trial], tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    book = tmp_path / "rehearsal.sqlite"
+    words = ["run", str(trial("fedavg").file), "--sites", "3", *flags, "--ledger", str(book)]
+    assert command(words) == 2
+    assert "is not what 3 sites do" in " ".join(capsys.readouterr().err.split())
+    assert not book.exists()

@@ -17,6 +17,7 @@ import pytest
 from party import COUNT, NAMES
 
 from undrift.deploy.journal import verify
+from undrift.experiment.description import read_toml
 from undrift.experiment.execute import execute
 from undrift.experiment.federate import Witnessed, fingerprint, rehearsal
 from undrift.experiment.prepare import prepare_experiment
@@ -42,7 +43,7 @@ pause = 0.2
 
 def simulated(path: Path) -> dict[int, str]:
     found: list[str] = []
-    prepared = prepare_experiment(rehearsal(path, COUNT))
+    prepared = prepare_experiment(rehearsal(read_toml(path), COUNT, str(path)))
     execute(prepared, Witnessed(InMemory(prepared), lambda entry: found.append(fingerprint(entry))))
     return dict(enumerate(found, 1))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import ssl
@@ -129,8 +130,9 @@ def test_an_engine_s_job_process_that_is_killed_at_a_site_is_back_after_a_roll(
 
 
 def test_an_engine_that_is_killed_at_a_site_is_back_after_a_roll(ready: NVFlarePipe, trial: Federation) -> None:
-    daemon, job = trial.engine_processes("east")
-    os.kill(daemon, signal.SIGKILL)
+    daemon, *ending, job = trial.engine_processes("east")  # a job that was rolled away may not have ended yet
+    for pid in (daemon, *ending):
+        os.kill(pid, signal.SIGKILL)
     answer, seconds = answer_while(ready, trial, "east", job)
     assert isinstance(answer, Failure)
     assert seconds < 120  # of 300
@@ -192,6 +194,56 @@ def test_only_a_certificate_of_this_federation_is_let_in(ready: NVFlarePipe, tri
     assert greets(trial, handshake(trial.kits["north"]))
     assert not greets(trial, handshake(None))
     assert not greets(trial, handshake(stranger))
+
+
+# Signs a certificate for a kit's key with the authority's: python -c SIGN AUTHORITY KIT DAYS_FROM DAYS_TO
+SIGN = """
+import datetime, json, sys
+from pathlib import Path
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+state = json.loads((Path(sys.argv[1]) / "cert.json").read_text())
+root = x509.load_pem_x509_certificate(state["root_cert"].encode())
+key = serialization.load_pem_private_key(state["root_pri_key"].encode(), None)
+path, now = Path(sys.argv[2]) / "startup" / "client.crt", datetime.datetime.now(datetime.timezone.utc)
+old = x509.load_pem_x509_certificate(path.read_bytes())
+new = x509.CertificateBuilder().subject_name(old.subject).issuer_name(root.subject).public_key(old.public_key())
+new = new.serial_number(x509.random_serial_number())
+first, last = (now + datetime.timedelta(days=int(days)) for days in sys.argv[3:])
+new = new.not_valid_before(first).not_valid_after(last)
+for extension in old.extensions:
+    new = new.add_extension(extension.value, extension.critical)
+path.write_bytes(new.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+"""
+
+
+def test_an_expired_certificate_of_this_federation_is_not_let_in(
+    ready: NVFlarePipe, trial: Federation, tmp_path: Path
+) -> None:
+    authority = trial.packed[0].path.parent / "authority"
+    for name, days, welcome in (("valid", ("-2", "1"), True), ("expired", ("-2", "-1"), False)):
+        kit = shutil.copytree(trial.kits["north"], tmp_path / name, ignore=shutil.ignore_patterns("*.sock"))
+        words = [trial.environment / "bin" / "python", "-c", SIGN, authority, kit, *days]
+        subprocess.run(words, check=True, env=engine.environment(trial.environment))
+        assert greets(trial, handshake(kit)) == welcome, name
+
+
+def test_a_site_that_claims_another_s_name_is_not_let_in(ready: NVFlarePipe, trial: Federation, tmp_path: Path) -> None:
+    packed = next(kit.path for kit in trial.packed if kit.name == "north")
+    kit = kits.unpack(packed, tmp_path / "north")
+    for name in ("sub_start.sh", "fed_client.json"):
+        path = kit / "startup" / name
+        text = path.read_text()
+        assert "north" in text
+        path.write_text(text.replace("north", "south"))
+    log = trial.kits[kits.COORDINATOR] / "engine.log"
+    before, until = log.stat().st_size, time.monotonic() + 90
+    with engine.Daemon(kit, trial.environment):
+        while b"authenticated as 'north' but claimed endpoint 'south'" not in log.read_bytes()[before:]:
+            assert time.monotonic() < until, (kit / "engine.log").read_text()[-2000:]
+            time.sleep(0.2)  # there is no event to wait for in another process's file
+        assert b"Successfully registered" not in (kit / "engine.log").read_bytes()
+    echo(ready)  # and the true one was not disturbed
 
 
 def submit(pipe: NVFlarePipe, job: Path) -> str:

@@ -80,8 +80,8 @@ def test_lost_doubled_delayed_and_killed_change_no_bit(tmp_path: Path, seed: int
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("seed", range(100, 200))
-def test_a_hundred_more_of_them(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(100, 274))
+def test_many_more_of_them(tmp_path: Path, seed: int) -> None:
     trial(tmp_path, seed, ["scaffold", "mime", "feddyn", "fedrep", "pfedmo"][seed % 5], 12)
 
 

@@ -24,15 +24,15 @@ from undrift.cli.common import say
 from undrift.core.errors import InvalidInput
 from undrift.deploy import engine, kits
 from undrift.deploy.policy import write
+from undrift.experiment.description import read_toml
 from undrift.experiment.execute import execute
 from undrift.experiment.federate import Witnessed, fingerprint, rehearsal
 from undrift.experiment.prepare import prepare_experiment
 from undrift.experiment.recorder import InMemory
 from undrift.ledger.rows import Entry
 
-SITES = ("east", "north", "south", "west")
+FOUR = ("east", "north", "south", "west")
 METHODS = ("fedtrip", "scaffold")
-KILLED = "north"
 LIMIT = 600.0  # seconds until the demonstration gives up
 
 EXPERIMENT = """\
@@ -104,18 +104,20 @@ class Kept:
             self.process.wait()
 
 
-def demonstrate(folder: Path, rounds: int, calm: bool) -> None:
+def demonstrate(folder: Path, rounds: int, calm: bool, count: int = len(FOUR)) -> None:
     if folder.exists():
         raise InvalidInput(f"{folder} is there already: the demonstration wants a new folder (--folder)")
+    names = FOUR if count == len(FOUR) else tuple(f"site{number:02d}" for number in range(1, count + 1))
+    killed = names[1]
     began = time.monotonic()
     _ready_engine()
-    unpacked = _set_up(folder, rounds)
-    say(f"Kits for a coordinator and {len(SITES)} sites are made, with keys of their own ({_since(began)}).")
-    simulated = {method: _simulated(folder / f"{method}.toml") for method in METHODS}
+    unpacked = _set_up(folder, names, rounds)
+    say(f"Kits for a coordinator and {count} sites are made, with keys of their own ({_since(began)}).")
+    simulated = {method: _simulated(folder / f"{method}.toml", count) for method in METHODS}
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         sites = {}
-        for name in SITES:
+        for name in names:
             sites[name] = Kept(name, ["site", "start", str(unpacked[name])], folder)
             stack.callback(sites[name].end)
         files = [str(folder / f"{method}.toml") for method in METHODS]
@@ -123,11 +125,11 @@ def demonstrate(folder: Path, rounds: int, calm: bool) -> None:
         where = ["--kit", str(kit), "--ledger", str(folder / "ledger.sqlite"), "--quiet"]
         coordinator = Kept("coordinator", ["deploy", "run", *files, *where], folder)
         stack.callback(coordinator.end)
-        say(f"{len(SITES)} sites and a coordinator run, as processes of their own, over mutual TLS.")
-        _follow(coordinator, kit / "journal.jsonl", rounds, _accidents(sites, kit, rounds, calm))
+        say(f"{count} sites and a coordinator run, as processes of their own, over mutual TLS.")
+        _follow(coordinator, kit / "journal.jsonl", rounds, _accidents(sites[killed], kit, rounds, calm))
     _compare(_rounds(kit / "journal.jsonl"), simulated, began)
     say(f"The runs: [bold]undrift show --ledger {escape(str(folder / 'ledger.sqlite'))}[/]")
-    say(f"A site's log: [bold]undrift site log {escape(str(unpacked[KILLED]))} --verify[/]")
+    say(f"A site's log: [bold]undrift site log {escape(str(unpacked[killed]))} --verify[/]")
 
 
 def _ready_engine() -> None:
@@ -139,38 +141,38 @@ def _ready_engine() -> None:
         engine.seed(place)
 
 
-def _set_up(folder: Path, rounds: int) -> dict[str, Path]:
+def _set_up(folder: Path, names: tuple[str, ...], rounds: int) -> dict[str, Path]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    made = kits.make(kits.Federation("demo", "localhost", SITES, port=port), folder / "kits", engine.place())
+    made = kits.make(kits.Federation("demo", "localhost", names, port=port), folder / "kits", engine.place())
     unpacked = {kit.name: kits.unpack(kit.path, folder / kit.name) for kit in made}
-    for number, name in enumerate(SITES, 1):
-        write(unpacked[name] / "site.toml", SITE.format(number=number, of=len(SITES)).encode())
+    for number, name in enumerate(names, 1):
+        write(unpacked[name] / "site.toml", SITE.format(number=number, of=len(names)).encode())
         write(unpacked[name] / "policy.toml", b'experiments = ["fedtrip", "scaffold"]\nsmallest_cohort = 3\n')
     for method in METHODS:
         write(folder / f"{method}.toml", EXPERIMENT.format(method=method, rounds=rounds).encode())
     return unpacked
 
 
-def _simulated(path: Path) -> list[str]:
+def _simulated(path: Path, sites: int) -> list[str]:
     """The fingerprint of every round of the same experiment, simulated here."""
     found: list[str] = []
 
     def witness(entry: Entry) -> None:
         found.append(fingerprint(entry))
 
-    prepared = prepare_experiment(rehearsal(path, len(SITES)))
+    prepared = prepare_experiment(rehearsal(read_toml(path), sites, str(path)))
     execute(prepared, Witnessed(InMemory(prepared), witness))
     return found
 
 
-def _accidents(sites: dict[str, Kept], kit: Path, rounds: int, calm: bool) -> dict[tuple[str, int], Callable[[], None]]:
+def _accidents(site: Kept, kit: Path, rounds: int, calm: bool) -> dict[tuple[str, int], Callable[[], None]]:
     """What happens in which round of which run."""
 
     def lose_a_site() -> None:
-        say(f"  kill -9: site {KILLED} (it is started again)")
-        sites[KILLED].again()
+        say(f"  kill -9: site {site.name} (it is started again)")
+        site.again()
 
     def lose_the_engine() -> None:
         say("  kill -9: the engine beside the coordinator")

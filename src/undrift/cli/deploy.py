@@ -216,11 +216,12 @@ def demo(
     folder: Annotated[Path, typer.Option("--folder", help="A new folder for kits and runs.")] = Path("runs/deploy"),
     rounds: Annotated[int, typer.Option("--rounds", min=4, help="Rounds of each of the two runs.")] = 30,
     calm: Annotated[bool, typer.Option("--calm", help="Kill nothing.")] = False,
+    sites: Annotated[int, typer.Option("--sites", min=3, max=64, help="Each takes about 450 MB of memory.")] = 4,
 ) -> None:
-    """Four sites and a coordinator on this machine, over mutual TLS; a site and the engine are killed on the way."""
+    """Sites and a coordinator on this machine, over mutual TLS; a site and the engine are killed on the way."""
     from undrift.cli.demonstration import demonstrate
 
-    demonstrate(folder, rounds, calm)
+    demonstrate(folder, rounds, calm, sites)
 
 
 # --- what the commands of a site need too -----------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from undrift.core.errors import InvalidInput
 from undrift.data import data_root
 from undrift.experiment.description import Experiment, merge, parse_method, read_toml, usual_partition
 from undrift.experiment.execute import Result
+from undrift.experiment.federate import rehearsal
 from undrift.experiment.prepare import completed, refuse
 from undrift.experiment.start import resume_experiment, start_experiment
 from undrift.ledger.rows import Run
@@ -142,9 +143,8 @@ def run(
     values = description(ctx, experiment, [algorithm] if algorithm else None, data, partition, model)
     if name:
         values["name"] = name
-    if sites is not None:
-        values |= {"clients": sites, "runtime": "serial"}  # other runtimes have other bits
-    built = Experiment.build(values, str(experiment) if experiment else "command line")
+    where = str(experiment) if experiment else "command line"
+    built = Experiment.build(values, where) if sites is None else rehearsal(values, sites, where)
     if print_toml:
         sys.stdout.write(built.to_toml())
         return

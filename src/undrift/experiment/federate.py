@@ -80,11 +80,15 @@ class Federated:
         return Federated.build(values, f"run {run.name!r}")
 
 
-def rehearsal(path: str | Path, sites: int) -> Experiment:
+def rehearsal(values: Mapping[str, Any], sites: int, where: str) -> Experiment:
     """The simulation of a deployment with so many sites: the same seed, the same client numbers, the same bits."""
-    values = read_toml(path)
-    values.pop("deploy", None)
-    return Experiment.build({**values, "clients": sites, "runtime": "serial"}, str(path))
+    fixed = {"clients": sites, "runtime": "serial"}  # a site computes alone; other runtimes round in another order
+    for key, value in fixed.items():
+        if values.get(key, value) not in (value, "auto"):
+            raise InvalidInput(
+                f"{where}: {key} = {values[key]!r} is not what {sites} sites do: leave it out (it is {value!r})"
+            )
+    return Experiment.build({**{k: v for k, v in values.items() if k != "deploy"}, **fixed}, where)
 
 
 def fingerprint(entry: Entry) -> str:
