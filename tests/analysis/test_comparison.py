@@ -373,3 +373,14 @@ def test_interval_covers_a_true_difference_about_as_often_as_it_says() -> None:
         found = paired_difference(mine.tolist(), theirs.tolist())
         covered += found.low <= 0.3 <= found.high
     assert 0.90 <= covered / trials <= 0.99
+
+
+def test_a_share_of_which_less_is_better_has_no_target(book: Ledger) -> None:
+    """An error that falls below 0.9 at once has not reached anything."""
+    for method in ("fedavg", "fedtrip"):
+        run = add_run(book, method, 1, [])
+        for at, value in enumerate((0.95, 0.2), 1):
+            book.record(run, replace(entry(at, 0.5), metrics=[(Figure(metric="calibration_error"), value)]))
+    book.flush()
+    found = Comparer([History.of(book, run) for run in book.runs()]).at(0.9)
+    assert found.target is None

@@ -149,7 +149,7 @@ class Comparer:
         return Comparison(rows, named, self.figure, target, source, tuple(self.remarks))
 
     def _target(self, given: float | None) -> tuple[float | None, Source]:
-        if not self.figure.share:
+        if not self.figure.rises:
             return None, "none"
         if given is not None:
             return given, "given"
@@ -187,7 +187,7 @@ class Comparer:
 
     def _row(self, plain: Row, target: float | None) -> Row:
         group, pair = plain.group, self._pairs[plain.label]
-        if target is None or not group.figure.share:
+        if target is None or not group.figure.rises:
             return plain
         costs: dict[str, CostToTarget] = {}
         for column in COSTS:

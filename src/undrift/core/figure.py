@@ -31,6 +31,11 @@ class Figure:
         return self.metric in _SHARES
 
     @property
+    def rises(self) -> bool:
+        """Is it a share of which more is better, so that a target can be reached from below?"""
+        return self.share and self.better == "higher"
+
+    @property
     def place(self) -> str:
         """The data as people say it."""
         return _PLACES.get(self.data, self.data)
