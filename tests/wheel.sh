@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The wheel as a user gets it: built, installed with every extra from the newest versions the index has, and tried out.
+# The wheel as a user gets it: built from the source archive, so that both are whole, installed with every extra from
+# the newest versions the index has, and tried out.
 # Nothing is locked but torch, whose unpinned wheel brings gigabytes of CUDA.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -9,7 +10,14 @@ python=${PYTHON:-python3}
 
 "$python" -m venv "$place/venv"
 pip=("$place/venv/bin/python" -m pip --disable-pip-version-check)
-"${pip[@]}" wheel -q --no-deps -w "$place" "$here"
+"$python" -m venv "$place/builder"
+"$place/builder/bin/python" -m pip --disable-pip-version-check install -q hatchling
+(cd "$here" && "$place/builder/bin/python" -m hatchling build -t sdist -d "$place")
+tar -tzf "$place"/undrift-*.tar.gz > "$place/held"
+for file in LICENSE README.md examples/own_csv.py docs/index.md tests/wheel.sh; do
+    grep -q "/$file$" "$place/held" || { echo "the source archive lacks $file" >&2; exit 1; }
+done
+"${pip[@]}" wheel -q --no-deps -w "$place" "$place"/undrift-*.tar.gz
 wheel=$(ls "$place"/undrift-*.whl)
 extras=$("$python" -c 'import sys, tomllib
 extras = tomllib.load(open(sys.argv[1], "rb"))["project"]["optional-dependencies"]
@@ -24,7 +32,8 @@ with() {
     "${pip[@]}" install -q --upgrade --upgrade-strategy eager "$wheel[$1]" "$(grep -m 1 '^torch==' "$here/requirements.lock")"
     "${pip[@]}" check
     "${pip[@]}" list 2>/dev/null | grep -iE "^(click|typer|rich|torch|numpy|matplotlib|scikit-learn|pyarrow|${1//,/|}) "
-    undrift --version
+    undrift --version | grep -F "undrift $(sed -n 's/^version = "\(.*\)"/\1/p' "$here/pyproject.toml"),"
+    undrift > /dev/null
     undrift --help > /dev/null
     undrift run --algorithm fedtrip --help > /dev/null
     undrift algorithms > /dev/null

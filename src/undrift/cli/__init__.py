@@ -13,7 +13,7 @@ from typing import Annotated
 import click
 import typer
 
-from undrift.cli import authors, keeping, lists, reproduce, runs, seeing, showing, studies, taking
+from undrift.cli import authors, beginning, keeping, lists, reproduce, runs, seeing, showing, studies, taking
 from undrift.cli.common import complain, errors, say, show_warnings
 from undrift.cli.deploy import register as register_deploy
 from undrift.cli.ending import (
@@ -32,7 +32,7 @@ from undrift.version import versions
 
 app = typer.Typer(
     name="undrift",
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
@@ -50,6 +50,7 @@ def _say_version(wanted: bool) -> None:
 
 @app.callback()
 def about(
+    ctx: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -57,9 +58,11 @@ def about(
         ),
     ] = False,
 ) -> None:
-    pass
+    if ctx.invoked_subcommand is None:
+        beginning.here()
 
 
+beginning.register(app)
 runs.register(app)
 studies.register(app)
 reproduce.register(app)
