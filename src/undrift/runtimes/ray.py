@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ BUNDLE = 0.02  # seconds of work that are worth a task
 AHEAD = 3  # tasks per core that are under way: enough to keep all busy, few enough for the driver's memory
 LARGE = 1 << 20  # bytes of a client's state that travel by reference, so that it stays where it was last used
 PATIENCE = 10.0  # seconds that interrupted calls get to answer
+KNOCK = 10.0  # seconds that a cluster gets to be there at all
 WAIT = 60.0  # seconds that a node gets to say which versions it has
 
 
@@ -296,9 +298,10 @@ def connect(workers: int | None) -> bool:
     quiet = {"log_to_driver": False, "logging_level": "error"}
     if address and address != "local":
         try:
+            _knock(address)
             with _same_signals():
                 ray.init(address=address, **quiet)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except (RuntimeError, ValueError, OverflowError, OSError) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise InvalidInput(
                 f"no Ray cluster answers at {address!r} ({reason}): start one with `ray start --head`, or leave the "
@@ -314,6 +317,13 @@ def connect(workers: int | None) -> bool:
             **quiet,
         )
     return True
+
+
+def _knock(address: str) -> None:
+    """Does anything listen there? Ray itself would ask for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK).close()
 
 
 @contextlib.contextmanager
