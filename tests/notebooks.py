@@ -1,4 +1,4 @@
-"""Execute the notebooks of `examples/notebooks`, each from its beginning in a folder of its own; the first error ends it.
+"""Execute the notebooks of `examples/notebooks`, each from its beginning in a folder of its own; an error ends it.
 
     python tests/notebooks.py        # needs the extra `notebook`
 
