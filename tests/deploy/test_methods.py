@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from together import bits, coordinated, direct, rounds, sites_of
+from torch import nn
 
 from conformance import problem
 from conformance.rows_momentum import ROWS as MOMENTUM
@@ -35,6 +37,19 @@ def test_every_method_has_the_bits_of_the_simulation(row: Row, tmp_path: Path) -
         assert bits(mine) == bits(theirs)
         assert mine.cohort.ids.tolist() == theirs.cohort.ids.tolist()
         assert mine.spent.bytes_up == theirs.spent.bytes_up
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "mime", "fedrep"])
+def test_the_running_statistics_of_batch_norm_travel_too(name: str, tmp_path: Path) -> None:
+    plain = problem.federation()
+    inputs, classes = plain.x[0].numel(), plain.layout.classes
+    module = nn.Sequential(nn.Flatten(), nn.Linear(inputs, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, classes))
+    whole, method = replace(plain, module=module), create(name)
+    here = Loop(whole, method, Serial(whole), SOME)
+    there = coordinated(whole, method, direct(sites_of(tmp_path, whole)), participate=SOME)
+    for mine, theirs in zip(rounds(here, ROUNDS), rounds(there, ROUNDS), strict=True):
+        assert bits(mine) == bits(theirs)
+    assert mine.snapshot.buffers.encode() != here.start().buffers.encode()
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])

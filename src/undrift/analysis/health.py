@@ -101,7 +101,7 @@ def _judged(history: History) -> Judgement:
     if losses and not math.isfinite(losses[-1][1]):
         return "diverged", _since(losses, lambda loss: not math.isfinite(loss)), "the loss is not finite"
     return (
-        _by_loss(points) if main.metric == "loss" else _by_accuracy(history, points, losses[-1][1] if losses else 0.0)
+        _by_loss(points) if main.better == "lower" else _by_accuracy(history, points, losses[-1][1] if losses else 0.0)
     )
 
 

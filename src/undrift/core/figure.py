@@ -38,7 +38,7 @@ class Figure:
     @property
     def words(self) -> str:
         """As people say it."""
-        return f"{self.metric} of the {self.model} model on {self.place}"
+        return f"{self.metric.replace('_', ' ')} of the {self.model} model on {self.place}"
 
     def improves(self, value: float, on: float) -> bool:
         return value > on if self.better == "higher" else value < on
@@ -51,8 +51,11 @@ _PLACES = {
     VALIDATION: "the validation data",
     TRAINING: "all clients' training data",
 }
-_SHARES = {"accuracy"}
-_LOWER = {"loss"}
+OF_CLASSES = ("balanced_accuracy", "f1", "auroc", "average_precision", "calibration_error", "perplexity")
+OF_NUMBERS = ("rmse", "mae", "r2")
+METRICS = ("accuracy", "loss", *OF_CLASSES, *OF_NUMBERS)  # the first two are always there
+_SHARES = {"accuracy", "balanced_accuracy", "f1", "auroc", "average_precision", "calibration_error"}
+_LOWER = {"loss", "calibration_error", "perplexity", "rmse", "mae"}
 
 HEADLINE = Figure()
 

@@ -136,6 +136,8 @@ def deploy(experiment: Experiment, roster: Roster, told: Mapping[str, Any], here
     method, plan = experiment.algorithm, experiment.plan
     if method.pools_data:
         raise InvalidInput(f"{method.title} pools everybody's data: a federation of sites cannot run it")
+    if plan.measures:
+        raise InvalidInput(f"metrics {', '.join(plan.measures)}: sites tell accuracy and loss alone")
     if plan.participate and plan.participate > len(roster):
         raise InvalidInput(f"participate = {plan.participate} is more than the {len(roster)} sites there are")
     model = experiment.model or spec(default_model(roster.task))

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from undrift import algorithms
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
+from undrift.core.figure import METRICS, OF_CLASSES, OF_NUMBERS
 from undrift.core.settings import Setting, Settings, at_least, between, positive
 from undrift.core.stages import Uploads
 from undrift.core.training import Training
@@ -37,13 +38,22 @@ class Plan(Settings):
     eval_every: Annotated[int, "evaluate every so many rounds (and after the last)", at_least(1)] = 1
     eval_training: Annotated[bool, "evaluate the global model on all clients' training data too"] = False
     target: Annotated[
-        float | None, "target accuracy for the cost-to-target figures", between(0, 1, "a share: 0.9 for 90 %")
+        float | None, "target of the headline figure, for the cost to reach it", between(0, 1, "a share: 0.9 for 90 %")
     ] = None
     validation: Annotated[
         float | None,
         "share of every client's training data that nobody trains on, to choose settings by",
         between(0, 1, open_low=True, open_high=True),
     ] = None
+    patience: Annotated[
+        int | None,
+        "stop after so many evaluations without a better headline figure on the validation data",
+        at_least(1),
+    ] = None
+    metrics: Annotated[
+        str | None, "figures beside accuracy and loss, with commas: " + ", ".join((*OF_CLASSES, *OF_NUMBERS))
+    ] = None
+    headline: Annotated[str | None, "the figure that a run is judged by; left out: the accuracy, or the loss"] = None
     limit: Annotated[
         str, "stop before more is used: bytes=2e9, macs=1e12, seconds=60 or time=60 (simulated); several with commas"
     ] = ""
@@ -64,6 +74,24 @@ class Plan(Settings):
     ray_gpus: Annotated[
         float | None, "GPUs of a Ray task, with device = cuda: 0.25 is four tasks on one", positive()
     ] = None
+
+    def validate(self) -> None:
+        if self.patience and not self.validation:
+            raise InvalidInput(
+                f"patience = {self.patience}: it goes by validation data, and there are none: set validation = 0.1"
+            )
+        for name in (*self._listed(), *([self.headline] if self.headline else [])):
+            if name not in METRICS:
+                raise unknown("metric", name, METRICS)
+
+    def _listed(self) -> list[str]:
+        return [part.strip() for part in (self.metrics or "").split(",") if part.strip()]
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What has to be measured beside accuracy and loss."""
+        asked = (*self._listed(), *([self.headline] if self.headline else []))
+        return tuple(dict.fromkeys(name for name in asked if name not in ("accuracy", "loss")))
 
 
 SECTIONS = ("algorithm", "data", "partition", "skew", "model", "train", "uploads")
@@ -226,7 +254,19 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 # What may differ between two descriptions of one experiment: how long it goes on and where, not what it computes.
 ASIDE = frozenset(
-    {"name", "rounds", "target", "runtime", "workers", "ray_address", "ray_gpus", "eval_training", "limit"}
+    {
+        "name",
+        "rounds",
+        "target",
+        "headline",
+        "patience",
+        "runtime",
+        "workers",
+        "ray_address",
+        "ray_gpus",
+        "eval_training",
+        "limit",
+    }
 )
 
 

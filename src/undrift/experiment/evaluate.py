@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,6 +32,8 @@ from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.spent import Spent
 from undrift.core.vector import Buffers, Replica
+from undrift.experiment import metrics
+from undrift.experiment.metrics import measured
 
 GROUP = 16  # clients that are asked at the same time, where a round asks fewer
 PERSONAL_LIMIT = 200  # personal models evaluated per round: a fixed, keyed sample of the clients where there are more
@@ -43,6 +46,7 @@ class Evaluation:
     metrics: list[tuple[Figure, float]] = field(default_factory=list)
     clients: dict[str, dict[int, float]] = field(default_factory=dict)  # model -> client -> accuracy
     spent: Spent = field(default_factory=Spent)  # what it cost the clients to say so: no part of training
+    judged_by: str | None = None  # the metric that the experiment names, where it names one
 
     def value(self, figure: Figure) -> float | None:
         return next((value for found, value in self.metrics if found == figure), None)
@@ -50,8 +54,16 @@ class Evaluation:
     @property
     def headline(self) -> tuple[Figure, float] | None:
         """What the round is judged by: the global model on the test set, or personal ones; a loss where it is all."""
-        order = (HEADLINE, Figure(PERSONAL, OWN_MEAN), Figure(metric="loss"))
+        named = [Figure(metric=self.judged_by)] if self.judged_by else []
+        order = (*named, HEADLINE, Figure(PERSONAL, OWN_MEAN), Figure(metric="loss"))
         return next(((figure, value) for figure in order if (value := self.value(figure)) is not None), None)
+
+    @property
+    def chosen_by(self) -> tuple[Figure, float] | None:
+        """The headline figure on the validation data, where there are any."""
+        figure = None if self.headline is None else replace(self.headline[0], data=VALIDATION)
+        value = None if figure is None else self.value(figure)
+        return None if figure is None or value is None else (figure, value)
 
 
 class Evaluator:
@@ -63,9 +75,18 @@ class Evaluator:
     """
 
     def __init__(
-        self, federation: Federation | Registered, classes: int | None, *, training: bool = False, validated: int = 0
+        self,
+        federation: Federation | Registered,
+        classes: int | None,
+        *,
+        training: bool = False,
+        validated: int = 0,
+        measures: Sequence[str] = (),
+        headline: str | None = None,
     ) -> None:
+        metrics.check(measures, classes)
         self.federation, self.classes, self.validated = federation, classes, validated
+        self.measures, self.headline = measures, headline
         self.test = federation.test if isinstance(federation, Federation) else None
         self.trained = len(federation.indices) if training and isinstance(federation, Federation) else 0
         needed = 1 if classes == 2 else classes  # one output can tell two classes apart
@@ -73,7 +94,7 @@ class Evaluator:
             raise InvalidInput(f"the model has {federation.layout.classes} outputs, and the data has {classes} classes")
 
     def __call__(self, loop: Loop, snapshot: Snapshot) -> Evaluation:
-        method, found = loop.method, Evaluation()
+        method, found = loop.method, Evaluation(judged_by=self.headline)
         spent = found.spent
         with one_thread(), torch.no_grad():
             for name, w in method.models(snapshot.server).items():
@@ -99,10 +120,14 @@ class Evaluator:
         tested = len(self.test.x) - self.validated
         spans = {TEST: (0, tested), VALIDATION: (tested, len(self.test.x)), TRAINING: (0, self.trained)}
         work = score_training if data == TRAINING else score
-        correct, losses = _score(work, runtime, w, buffers, *spans[data])
+        told = _score(partial(work, outputs=bool(self.measures)), runtime, w, buffers, *spans[data])
+        correct, losses = told["right"], told["losses"]
         found.metrics.append((Figure(name, data, "loss"), float(losses.mean())))
         if self.classes is not None:
             found.metrics.append((Figure(name, data, "accuracy"), float(correct.mean())))
+        if self.measures:
+            for metric, value in measured(self.measures, told["outputs"], told["targets"], self.classes).items():
+                found.metrics.append((Figure(name, data, metric), value))
         return correct
 
     def _sampled(self) -> list[int]:
@@ -155,15 +180,13 @@ class Evaluator:
 Scoring = Callable[[Federation, Mapping[str, Tensor], tuple[int, int]], dict[str, Tensor]]
 
 
-def _score(
-    work: Scoring, runtime: Runtime, w: Tensor, buffers: Buffers, first: int, last: int
-) -> tuple[Tensor, Tensor]:
-    """For each sample: was it right (classification only), and the loss. Done where clients work."""
+def _score(work: Scoring, runtime: Runtime, w: Tensor, buffers: Buffers, first: int, last: int) -> dict[str, Tensor]:
+    """For each sample: was it right (classification only), the loss, and outputs and target where they are asked for.
+    Done where clients work."""
     tensors = {"w": w, "floats": buffers.floats, "counts": buffers.counts}
     spans = [(begin, min(begin + JUDGED, last)) for begin in range(first, last, JUDGED)]
     pieces = runtime.map(work, tensors, spans)
-    right, losses = (torch.cat([piece[name] for piece in pieces]) for name in ("right", "losses"))
-    return right, losses
+    return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def _by_client(test: Rows, correct: Tensor) -> dict[int, float]:
@@ -179,20 +202,26 @@ def _price(w: Tensor, buffers: Buffers, clients: int) -> Spent:
     return Spent(bytes_up=clients * Judged(number, number, number).nbytes(), bytes_down=clients * down)
 
 
-def score(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int]) -> dict[str, Tensor]:
+def score(
+    federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int], outputs: bool = False
+) -> dict[str, Tensor]:
     """The model ``w`` on some of the test samples; runs wherever the runtime says."""
     assert federation.test is not None
     some = slice(*span)
-    return _scored(federation, tensors, federation.test.x[some], federation.test.y[some])
+    return _scored(federation, tensors, federation.test.x[some], federation.test.y[some], outputs)
 
 
-def score_training(federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int]) -> dict[str, Tensor]:
+def score_training(
+    federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int], outputs: bool = False
+) -> dict[str, Tensor]:
     """The model ``w`` on some of the clients' training samples, as they are: without augmentation."""
     rows = as_rows(federation.indices[slice(*span)])
-    return _scored(federation, tensors, federation.x[rows], federation.y[rows])
+    return _scored(federation, tensors, federation.x[rows], federation.y[rows], outputs)
 
 
-def _scored(federation: Federation, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+def _scored(
+    federation: Federation, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, outputs: bool
+) -> dict[str, Tensor]:
     replica = _mine.replicas.get(federation)
     if replica is None:
         replica = _mine.replicas[federation] = Replica(federation.module, federation.layout)
@@ -201,7 +230,8 @@ def _scored(federation: Federation, tensors: Mapping[str, Tensor], x: Tensor, y:
     if replica.has_buffers:
         replica.set_buffers(Buffers(tensors["floats"], tensors["counts"]))
     right, losses = scored(replica.module, federation.loss, x, y)
-    return {"right": right, "losses": losses}
+    more = {"outputs": replica.module(x), "targets": y} if outputs else {}
+    return {"right": right, "losses": losses, **more}
 
 
 class _OfThread(threading.local):

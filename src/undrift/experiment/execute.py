@@ -21,6 +21,7 @@ from undrift.experiment.description import label_of
 from undrift.experiment.evaluate import Evaluation
 from undrift.experiment.limit import TIME, Limit, Meter, simulated
 from undrift.experiment.notebook import chart
+from undrift.experiment.patience import Patience
 from undrift.experiment.prepare import Ready
 from undrift.experiment.progress import Glance, Progress, Watcher, Within
 from undrift.experiment.recorder import Recorder
@@ -138,8 +139,9 @@ def _played(prepared: Ready, recorder: Recorder, runtime: Runtime, watch: _Watch
     snapshot = recorder.resumed(method, plan.device) or loop.start()
     limit = Limit.parse(plan.limit)
     meter = Meter(limit, recorder.history().rounds if limit.amounts else ())
+    patience = Patience.of(plan.patience, recorder.history()) if plan.patience else Patience()
     watch.begin(snapshot, runtime)
-    while snapshot.round < plan.rounds and meter.open and not method.finished(snapshot.server):
+    while snapshot.round < plan.rounds and meter.open and patience.left and not method.finished(snapshot.server):
         watch.next()
         played = loop.play(snapshot)
         snapshot = played.snapshot
@@ -152,6 +154,7 @@ def _played(prepared: Ready, recorder: Recorder, runtime: Runtime, watch: _Watch
         if snapshot.round % plan.eval_every == 0 or last:
             watch.evaluating()
             found = prepared.evaluator(loop, snapshot)
+            patience.see(found.chosen_by)
         recorder.record(_entry(prepared, played, row, found))
         watch.played(snapshot, found)
     return snapshot

@@ -171,6 +171,7 @@ def prepare(
         federation = replace(federation, loss=aligned(loss, federation.outputs(x[:2]), y[:2]))
     _check_participants(plan, partition)
     options: dict[str, Any] = {"training": plan.eval_training, "validated": validated}
+    options |= {"measures": plan.measures, "headline": plan.headline}
     evaluator = Evaluator(federation, dataset.classes, **options)
     if method.pools_data:
         federation = federation.pooled()

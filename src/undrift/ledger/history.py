@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from undrift.core.figure import HEADLINE, OWN_MEAN, PERSONAL, Figure
+from undrift.core.figure import HEADLINE, OWN_MEAN, PERSONAL, VALIDATION, Figure
 from undrift.ledger.rows import RoundRow, Run
 from undrift.ledger.store import Ledger
 
@@ -64,14 +64,32 @@ class History:
 
     @cached_property
     def main_curve(self) -> Figure:
-        """The headline figure: the global model on the test set, or personal models where there is no global one.
+        """The headline figure: what the experiment names; or else the accuracy of the global model on the test set, or
+        of personal models where there is no global one.
 
         Sites have no common test set: there it is the global model on their own parts.
         """
+        named = Figure(metric=str(self.experiment.get("headline") or HEADLINE.metric))
+        if named in self.figures:
+            return named
         if not any(figure.metric == "accuracy" for figure in self.figures):
             return Figure(metric="loss")
         candidates = (HEADLINE, Figure(PERSONAL, OWN_MEAN), Figure(data=OWN_MEAN))
         return next((figure for figure in candidates if figure in self.figures), candidates[1])
+
+    @property
+    def chosen_by(self) -> Figure | None:
+        """The headline figure on the validation data, where some were set apart: what settings are chosen by."""
+        found = replace(self.main_curve, data=VALIDATION)
+        return found if found in self.figures else None
+
+    @property
+    def best_round(self) -> int | None:
+        """The round that was best on the validation data, the first of several."""
+        points = [] if self.chosen_by is None else list(zip(*self.curve(self.chosen_by), strict=True))
+        known = [(r, v) for r, v in points if not math.isnan(v)]
+        better = min if self.main_curve.better == "lower" else max
+        return better(known, key=lambda point: point[1])[0] if known else None
 
     def curve(self, figure: Figure | None = None) -> tuple[list[int], list[float]]:
         """Rounds and values of one figure; by default the headline one."""
@@ -101,10 +119,16 @@ class History:
         return float(costs[-1]) if len(costs) else 0.0
 
     def reached(self, target: float) -> Reached | None:
-        """The cost at the first evaluation with at least the target accuracy; None if it never came."""
+        """The cost at the first evaluation of the headline figure that is as good as the target; None if it never came.
+
+        Without a figure that was asked for, a loss has no target.
+        """
+        lower = self.main_curve.better == "lower"
+        if lower and not self.experiment.get("headline"):
+            return None
         at, values = self.curve()
-        hit = next((r for r, v in zip(at, values, strict=True) if v >= target), None)
-        if hit is None or self.main_curve.better == "lower":
+        hit = next((r for r, v in zip(at, values, strict=True) if (v <= target if lower else v >= target)), None)
+        if hit is None:
             return None
         upto = [row for row in self.rounds if row.round <= hit]
         return Reached(

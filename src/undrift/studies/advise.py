@@ -55,6 +55,7 @@ class Advice(Shown):
                 "share": s.share,
                 "mean": s.score.mean,
                 "sd": s.score.sd,
+                **({} if s.tested is None else {"test_mean": s.tested.mean, "test_sd": s.tested.sd}),
                 **{f"{kind}_per_round": value for kind, value in s.cost.items()},
                 "error": s.error,
             }
@@ -64,16 +65,19 @@ class Advice(Shown):
     def lines(self) -> tuple[list[list[str]], list[str]]:
         from undrift.report import words
 
-        table = [["method", "rounds", "of budget", "accuracy", "traffic/round", "compute/round", ""]]
+        chosen = any(s.tested for s in self.standings)
+        heads = ["on validation data", "on the test set"] if chosen else ["accuracy"]
+        table = [["method", "rounds", "of budget", *heads, "traffic/round", "compute/round", ""]]
         last = max((s.rung for s in self.standings if not s.error), default=0)
         for s in self.standings:
             if s.error:
-                table.append([s.title, *["–"] * 5, s.error])
+                table.append([s.title, *["–"] * (len(heads) + 4), s.error])
                 continue
-            share, accuracy = words.target_words(round(s.share, 3)), words.spread(HEADLINE, s.score.mean, s.score.sd)
+            share = words.target_words(round(s.share, 3))
+            reached = [words.spread(HEADLINE, found.mean, found.sd) for found in (s.score, s.tested) if found]
             costs = [words.data_size(s.cost["bytes"]), words.operations(s.cost["macs"])]
             note = "finalist" if s.rung == last else f"out in rung {s.rung + 1}"
-            table.append([s.title, str(s.rounds), share, accuracy, *costs, note])
+            table.append([s.title, str(s.rounds), share, *reached, *costs, note])
         return table, list(self.sentences)
 
 
@@ -191,10 +195,16 @@ def _probe(
     return found
 
 
+def _headline(history: History) -> Figure:
+    """What the experiment names, where it is a share of which more is better; or the accuracy."""
+    main = history.main_curve
+    return main if main.model == GLOBAL and main.share and main.better == "higher" else HEADLINE
+
+
 def _figures(history: History, goal: Goal) -> list[float]:
     """The accuracies a method is judged by; empty where it has none of that kind."""
     if goal == "global":
-        return history.curve(HEADLINE)[1]
+        return history.curve(history.chosen_by or _headline(history))[1]
     return history.curve(Figure(PERSONAL, OWN_MEAN))[1] or history.curve(Figure(GLOBAL, OWN_MEAN))[1]
 
 
@@ -227,7 +237,9 @@ def _standing(
         )
         return Standing(method, title, rung, rounds, share, Spread.of([]), {}, why)
     tail = max(1, rounds // 5)  # the last fifth, since single rounds jump up and down
-    score = Spread.of([float(np.mean(curve[:rounds][-tail:])) for curve in curves])
+    score = _ends(curves, rounds, tail)
+    validated = pilot.goal == "global" and all(history.chosen_by for history in histories)
+    tested = _ends([h.curve(_headline(h))[1] for h in histories], rounds, tail) if validated else None
     if math.isnan(score.mean):
         return Standing(method, title, rung, rounds, share, score, {}, "its accuracy was not a number")
     played = sum(len(h.rounds) for h in histories)
@@ -236,4 +248,9 @@ def _standing(
         "macs": sum(h.total("macs") for h in histories) / played,
         "seconds": sum(h.total("seconds") for h in histories) / played,
     }
-    return Standing(method, title, rung, rounds, share, score, cost)
+    return Standing(method, title, rung, rounds, share, score, cost, tested=tested)
+
+
+def _ends(curves: Sequence[Sequence[float]], rounds: int, tail: int) -> Spread:
+    """The mean of the last rounds, by seed."""
+    return Spread.of([float(np.mean(curve[:rounds][-tail:])) for curve in curves])

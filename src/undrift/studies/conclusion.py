@@ -18,9 +18,13 @@ def conclusion(pilot: Pilot, left: Sequence[Standing]) -> tuple[str, list[str]]:
     best = alive[0]
     control = next((s for s in alive if s.method == CONTROL), None)
     unlike = [s for s in alive[1:] if not best.over(s).clear(0)]  # those that cannot be told from the best
+    data = " on the validation data" if best.tested else ""
     seen = f"After {words.target_words(best.share)} of the budget of {pilot.budget} ({_rounds(alive)})"
-    ahead = f"{seen}, {best.title} stands at {words.percent(best.score.mean)}"
+    ahead = f"{seen}, {best.title} stands at {words.percent(best.score.mean)}{data}"
     caution = "Early rounds at default settings are not the whole story: check the choice on a longer run."
+    if best.tested:
+        reached = words.percent(best.tested.mean)
+        caution = f"On the test set, which had no say in it, {best.title} reaches {reached}. {caution}"
     if len(alive) == 1:
         return best.method, [f"Take {best.title}: it is the only one left.", f"{ahead}.", caution]
     if not unlike:

@@ -51,6 +51,7 @@ class Score:
     value: float  # what trials are ranked by: larger is better; -inf where it failed
     failed: tuple[str, ...] = ()
     diverged: bool = False
+    tested: Spread | None = None  # the same on the test set, where the validation data chose
 
     @property
     def setting(self) -> str:
@@ -100,6 +101,7 @@ class Outcome(Shown):
                 "mean": score.figure.mean,
                 "sd": score.figure.sd,
                 "seeds": len(score.figure.values),
+                **({} if score.tested is None else {"test_mean": score.tested.mean, "test_sd": score.tested.sd}),
                 "rank": rank,
                 "failed": "; ".join(score.failed),
                 "diverged": score.diverged,
@@ -110,12 +112,18 @@ class Outcome(Shown):
 
     def lines(self) -> tuple[list[list[str]], list[str]]:
         by = TITLES[self.sweep.measure]
-        table = [["method", "trials", "failed", "best setting", by, f"expected best of {self.budget}"]]
+        chosen = any(score.tested for scores in self.scores.values() for score in scores)
+        by = f"{by} on the validation data" if chosen else by
+        more = ["on the test set"] if chosen else []
+        table = [["method", "trials", "failed", "best setting", by, *more, f"expected best of {self.budget}"]]
         for method, scores in sorted(self.scores.items(), key=lambda item: -item[1][0].value):
             failed = sum(bool(score.failed) for score in scores)
-            cells = (str(len(scores)), str(failed), scores[0].setting, self.words(scores[0]), self._expected(method))
-            table.append([method, *cells])
+            cells = [str(len(scores)), str(failed), scores[0].setting, self.words(scores[0])]
+            tested = [self._tested(scores[0])] if chosen else []
+            table.append([method, *cells, *tested, self._expected(method)])
         sentences = ["Settings are chosen by the test set here; the winner's figure flatters it a little."]
+        if chosen:
+            sentences = ["Settings are chosen by the validation data; the test set had no say in it."]
         if len({len(scores) for scores in self.scores.values()}) > 1:
             sentences.insert(
                 0,
@@ -138,6 +146,14 @@ class Outcome(Shown):
         if score.value < 0:
             return words.amount(score.figure.mean)
         return words.spread(HEADLINE, score.figure.mean, score.figure.sd)
+
+    def _tested(self, score: Score) -> str:
+        from undrift.report import words
+
+        spread = score.tested
+        if spread is None:
+            return "–"
+        return words.amount(spread.mean) if score.value < 0 else words.spread(HEADLINE, spread.mean, spread.sd)
 
     def _expected(self, method: str) -> str:
         from undrift.report import words
@@ -179,9 +195,22 @@ def _score(sweep: Sweep, trial: Trial, histories: Sequence[History], failed: tup
         if cost is None or cost.value is None:
             return Score(trial, Spread.of([]), -math.inf)
         return Score(trial, Spread(cost.value, math.nan, (cost.value,)), -cost.value)
-    figure = Spread.of([getattr(run, sweep.measure) for run in groups[0].runs])
+    figure, tested = _figures(sweep.measure, groups[0].runs)
     sign = -1 if groups[0].figure.better == "lower" else 1
-    return Score(trial, figure, sign * figure.mean if math.isfinite(figure.mean) else -math.inf)
+    return Score(trial, figure, sign * figure.mean if math.isfinite(figure.mean) else -math.inf, tested=tested)
+
+
+def _figures(measure: Measure, runs: Sequence[History]) -> tuple[Spread, Spread | None]:
+    """What trials are ranked by; where validation data choose, also what the same models reach on the test set."""
+    if any(run.chosen_by is None for run in runs):
+        return Spread.of([getattr(run, measure) for run in runs]), None
+    chosen, tested = [], []
+    for run in runs:
+        seen, test = (dict(zip(*run.curve(figure), strict=True)) for figure in (run.chosen_by, run.main_curve))
+        last = max(seen) if measure == "final" else run.best_round or max(seen)
+        chosen.append(seen[last])
+        tested.append(test.get(last, math.nan))
+    return Spread.of(chosen), Spread.of(tested)
 
 
 def heat(outcome: Outcome, method: str) -> tuple[str, str, list[Any], list[Any], np.ndarray[Any, Any]] | None:

@@ -70,6 +70,7 @@ class Standing:
     score: Spread  # accuracy, one value per seed
     cost: dict[str, float]  # per round: bytes, macs, seconds
     error: str = ""
+    tested: Spread | None = None  # on the test set, where the validation data chose
 
     def over(self, other: Standing) -> Interval:
         """How much better it stands, seed by seed."""

@@ -1,7 +1,8 @@
 """A search over hyper-parameters: which values for which method, from a grid or at random, over several seeds.
 
 Every method is given the same number of trials. Where a grid does not allow that, the table says what each method would
-have reached with as many trials as the one with the fewest. Settings are chosen by the figures on the test set, so a
+have reached with as many trials as the one with the fewest. With validation data, settings are chosen by
+those, and what the chosen ones reach on the test set is reported; without, they are chosen by the test set, so that a
 winner's figure flatters it a little; a fresh seed tells.
 """
 

@@ -1,0 +1,102 @@
+"""Settings, methods and the end of a run are chosen by validation data where there are any; the test set only tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import undrift
+from undrift.core.errors import InvalidInput
+from undrift.core.figure import VALIDATION, Figure
+from undrift.data import Dataset
+from undrift.ledger.history import History
+from undrift.ledger.store import Ledger
+
+CHOSEN, TESTED = Figure(data=VALIDATION), Figure()
+
+
+def turned() -> Dataset:
+    """Test data that are labelled the other way round: a test set that misleads."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(400, 2, generator=generator)
+    y = (x[:, 0] > 0).long()
+    return Dataset("turned", x[:300], y[:300], x[300:], 1 - y[300:], classes=2)
+
+
+OPTIONS: dict[str, Any] = {"data": turned(), "partition": "iid", "model": "logistic", "clients": 3, "rounds": 2}
+
+
+def test_a_sweep_chooses_by_validation() -> None:
+    """A useless rate is best on the misleading test set; the validation data know better."""
+    over = {"lr": [1e-6, 0.5]}
+    by_test = undrift.sweep("fedavg", over, seeds=[1, 2], **OPTIONS)
+    by_validation = undrift.sweep("fedavg", over, seeds=[1, 2], validation=0.2, **OPTIONS)
+    assert by_test.best["fedavg"].trial.point == {"lr": 1e-6}
+    best = by_validation.best["fedavg"]
+    assert best.trial.point == {"lr": 0.5}
+    ends = [run for run in by_validation.histories if run.facts["training"]["lr"] == 0.5]
+    assert best.figure.values == pytest.approx([run.curve(CHOSEN)[1][-1] for run in ends])
+    assert best.tested is not None
+    assert best.tested.values == pytest.approx([run.curve(TESTED)[1][-1] for run in ends])
+    assert best.tested.mean < 0.2 < 0.8 < best.figure.mean
+    table, sentences = by_validation.lines()
+    assert table[0][4:6] == ["final accuracy on the validation data", "on the test set"]
+    assert sentences == ["Settings are chosen by the validation data; the test set had no say in it."]
+    assert "flatters" in by_test.lines()[1][0]
+    assert by_validation.records()[0]["test_mean"] == best.tested.mean
+
+
+def test_the_best_round_is_that_of_validation() -> None:
+    found = undrift.sweep("fedavg", {"lr": [0.5]}, seeds=[1], by="best", validation=0.2, **OPTIONS | {"rounds": 4})
+    (run,), score = found.histories, found.best["fedavg"]
+    at, values = run.curve(CHOSEN)
+    assert run.best_round == at[values.index(max(values))]
+    assert score.figure.values == (max(values),)
+    assert score.tested is not None
+    assert score.tested.values == (dict(zip(*run.curve(TESTED), strict=True))[run.best_round],)
+
+
+def test_advice_by_validation() -> None:
+    options = {key: value for key, value in OPTIONS.items() if key != "rounds"} | {"seeds": [1, 2], "validation": 0.2}
+    found = undrift.advise("rounds=5", algorithms=["fedavg", "fedprox"], pilot=1.0, **options)
+    (first, *_), (table, sentences) = found.standings, found.lines()
+    assert first.tested is not None
+    assert first.tested.mean < 0.5 < first.score.mean
+    assert table[0][3:5] == ["on validation data", "on the test set"]
+    assert any("on the validation data" in sentence for sentence in sentences)
+    assert any("On the test set, which had no say in it" in sentence for sentence in sentences)
+
+
+def test_patience(tmp_path: Path) -> None:
+    """Nothing gets better at this rate, so that the second evaluation is one too many."""
+    training = undrift.Training(lr=1e-7)
+    some = {**OPTIONS, "rounds": 30, "training": training, "validation": 0.2}
+    result = undrift.run(patience=2, **some)
+    values = result.history.curve(CHOSEN)[1]
+    assert values == [values[0]] * 3
+    assert len(result.history.rounds) == 3
+    assert len(undrift.run(patience=2, **some | {"eval_every": 3}).history.rounds) == 9
+    where: dict[str, Any] = {"ledger": tmp_path / "runs.db", "name": "one"}
+    undrift.run(patience=2, **where, **some | {"rounds": 2})
+    with Ledger(tmp_path / "runs.db") as book:
+        assert book.run("one").rounds == 2
+    undrift.run(patience=2, resume=True, **where, **some)
+    with Ledger(tmp_path / "runs.db") as book:
+        assert History.of(book, book.run("one")).best_round == 1
+        assert book.run("one").rounds == 3
+
+
+def test_patience_waits_while_it_gets_better() -> None:
+    result = undrift.run(patience=3, validation=0.3, **OPTIONS | {"rounds": 25, "data": "digits"})
+    values = result.history.curve(CHOSEN)[1]
+    best = values.index(max(values))
+    assert len(values) == min(25, best + 1 + 3)
+    assert max(values[:1]) < max(values)
+
+
+def test_patience_needs_validation() -> None:
+    with pytest.raises(InvalidInput, match=r"patience = 2: it goes by validation data.*set validation = 0.1"):
+        undrift.run(patience=2, **OPTIONS)
