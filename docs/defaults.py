@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from undrift.algorithms import algorithms
 from undrift.analysis.health import health
 from undrift.core.errors import InvalidInput
+from undrift.core.figure import Figure
 from undrift.data import data_root, load
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
@@ -25,7 +27,7 @@ from undrift.studies.jobs import Done, Observer, Place, Queued, work_off
 
 DOCS = Path(__file__).parent
 LEDGER = DOCS.parent / "runs" / "defaults.sqlite"
-SEEDS = (1, 2)
+SEEDS = (1,)
 MODELS = (("digits", "mlp"), ("mnist", "logistic"), ("mnist", "mlp"), ("mnist", "lenet"))
 PARTITIONS: dict[str, dict[str, Any]] = {
     "Dirichlet 0.1": {"name": "dirichlet", "alpha": 0.1},
@@ -69,9 +71,8 @@ def run() -> None:
         raise InvalidInput("some runs failed: the same command tries them again")
 
 
-def figure(history: History, model: str, data: str) -> float | None:
-    values = history.curve(model, data, "accuracy")[1][-LAST:]
-    return 100 * fmean(values) if values else None
+def accuracy(history: History, figure: Figure) -> float:
+    return 100 * fmean(history.curve(figure)[1][-LAST:])
 
 
 def measured(book: Ledger) -> dict[str, list[tuple[float, float, set[str]]]]:
@@ -82,11 +83,10 @@ def measured(book: Ledger) -> dict[str, list[tuple[float, float, set[str]]]]:
             mine, theirs, states = [], [], set()
             for seed in SEEDS:
                 own, base = (History.of(book, book.run(job(name, setting, seed).name)) for name in (method, "fedavg"))
-                model, data, _ = own.main_curve
-                mine.append(figure(own, model, data))
-                theirs.append(figure(base, "global", data))
+                mine.append(accuracy(own, own.main_curve))
+                theirs.append(accuracy(base, replace(own.main_curve, model="global")))
                 states.add(health(own).state)
-            found.setdefault(method, []).append((fmean(mine), fmean(theirs), states))  # type: ignore[arg-type]
+            found.setdefault(method, []).append((fmean(mine), fmean(theirs), states))
     return found
 
 
@@ -117,7 +117,7 @@ def main() -> None:
     with Ledger(LEDGER) as book:
         runs = {m: History.of(book, book.run(job(m, settings()[0], SEEDS[0]).name)) for m in algorithms()}
         found = measured(book)
-    personal = {m for m, history in runs.items() if history.main_curve[0] == "personal"}
+    personal = {m for m, history in runs.items() if history.main_curve.model == "personal"}
     versions = ", ".join(f"{name} {version}" for name, version in runs["fedavg"].facts["versions"].items())
     plan = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in (PLAN | TRAIN).items())
     command = f"undrift run --algorithm NAME --data mnist --model lenet --partition dirichlet --alpha 0.1 {plan}"

@@ -20,8 +20,8 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
 
 
-def test_the_python_example_of_the_readme_runs(tmp_path: Path) -> None:
-    example = next(block for block in blocks(ROOT / "README.md", "python") if "undrift.run(" in block)
+def test_the_python_example_runs(tmp_path: Path) -> None:
+    example = next(block for block in blocks(ROOT / "docs" / "python.md", "python") if "undrift.run(" in block)
     done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     accuracy = float(re.search(r"accuracy ([\d.]+)", done.stdout)[1])  # type: ignore[index]
@@ -29,8 +29,8 @@ def test_the_python_example_of_the_readme_runs(tmp_path: Path) -> None:
     assert "Reached(rounds=" in done.stdout
 
 
-def test_the_method_of_the_readme_works_in_one_file() -> None:
-    source = next(block for block in blocks(ROOT / "README.md", "python") if "FedLeash" in block)
+def test_the_method_of_the_documentation_works_in_one_file() -> None:
+    source = next(block for block in blocks(ROOT / "docs" / "write-your-own.md", "python") if "FedLeash" in block)
     space: dict[str, object] = {"__name__": "fedleash"}
     sys.modules["fedleash"] = type(sys)("fedleash")
     sys.modules["fedleash"].__dict__.update(space)
@@ -55,7 +55,7 @@ def test_commands_in_the_documentation_exist() -> None:
     known = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     for page in PAGES:
         for block in blocks(page, "console"):
-            for command in re.findall(r"^undrift ([a-z]+)", block, flags=re.M):
+            for command in re.findall(r"^undrift ([a-z-]+)", block, flags=re.M):
                 assert command in known, f"{page.name}: undrift {command}"
 
 

@@ -86,7 +86,7 @@ def test_what_fastslowmos_server_momentum_moves_in_all(form: str, total: float) 
 
 def test_fastslowmo_warns_where_the_position_form_oscillates() -> None:
     with pytest.warns(UserWarning, match=r"gamma_a/\(1-gamma\) = 1.2 > 1"):
-        play(quad1(), "fastslowmo", 1, gamma=0.5, gamma_a=0.6)
+        play(quad1(), "fastslowmo", 1, gamma=0.5, gamma_a=0.6, form="position")
     play(quad1(), "fastslowmo", 1, gamma=0.5, gamma_a=0.6, form="velocity")
 
 

@@ -51,7 +51,7 @@ ROWS: list[tuple[str, Callable[[], Federation], str, dict[str, Any], list[Pair]]
         [(1.084375, 0.40625), (0.500740234375, -0.05580078125), (0.241794095459, -0.335762829590)],
     ),
     (
-        "FastSlowMo .5/.5 position", quad1, "fastslowmo", {"gamma": 0.5, "gamma_a": 0.5},
+        "FastSlowMo .5/.5 position", quad1, "fastslowmo", {"gamma": 0.5, "gamma_a": 0.5, "form": "position"},
         [(0.6265625, 0.109375), (-0.562348144531, -0.861000976563), (-0.986561572113, -1.505222682190)],
     ),
     (

@@ -61,14 +61,19 @@ CASES: list[tuple[str, dict[str, Any], Callable[[Problem], list[Array]], bool]] 
     ("fedavgm", {"beta": 0.6, "server_lr": 0.9}, lambda p: reference.fedavgm(p, 0.6, 0.9), True),
     ("slowmo", {"beta": 0.6, "alpha": 0.9}, lambda p: reference.slowmo(p, 0.6, 0.9), True),
     ("fedmom", {"beta": 0.6, "server_lr": 0.9}, lambda p: reference.fedmom(p, 0.6, 0.9), True),
-    ("fedadam", {"beta1": 0.7, "beta2": 0.95, "tau": 1e-2}, adaptive("adam", 0.7), True),
-    ("fedyogi", {"beta1": 0.7, "beta2": 0.95, "tau": 1e-2}, adaptive("yogi", 0.7), True),
-    ("fedadagrad", {"tau": 1e-2}, adaptive("adagrad", 0.0), True),
+    ("fedadam", {"server_lr": 0.1, "beta1": 0.7, "beta2": 0.95, "tau": 1e-2}, adaptive("adam", 0.7), True),
+    ("fedyogi", {"server_lr": 0.1, "beta1": 0.7, "beta2": 0.95, "tau": 1e-2}, adaptive("yogi", 0.7), True),
+    ("fedadagrad", {"server_lr": 0.1, "tau": 1e-2}, adaptive("adagrad", 0.0), True),
     ("fedexp", {"eps": 1e-3}, lambda p: reference.fedexp(p, 1e-3), True),
     ("fednova", {}, lambda p: reference.fednova(p, 0.0), True),
     ("fednova", {"mu": 0.3}, lambda p: reference.fednova(p, 0.3), False),
     ("fednag", {"gamma": 0.6}, lambda p: reference.fastslowmo(p, 0.6, 0.0, False), False),
-    ("fastslowmo", {"gamma": 0.6, "gamma_a": 0.3}, lambda p: reference.fastslowmo(p, 0.6, 0.3, False), False),
+    (
+        "fastslowmo",
+        {"gamma": 0.6, "gamma_a": 0.3, "form": "position"},
+        lambda p: reference.fastslowmo(p, 0.6, 0.3, False),
+        False,
+    ),
     (
         "fastslowmo",
         {"gamma": 0.6, "gamma_a": 0.7, "form": "velocity"},
@@ -101,9 +106,9 @@ CASES: list[tuple[str, dict[str, Any], Callable[[Problem], list[Array]], bool]] 
 
 # Options: each once, with decaying rates and weight decay.
 OPTIONS: list[tuple[str, dict[str, Any], Callable[[Problem], list[Array]]]] = [
-    ("fedadam", {"beta1": 0.7, "beta2": 0.95, "tau": 1e-2, "v0": 0.0}, adaptive("adam", 0.7, 0.0)),
-    ("fedyogi", {"beta1": 0.7, "beta2": 0.95, "tau": 1e-2, "v0": 0.3}, adaptive("yogi", 0.7, 0.3)),
-    ("fedadagrad", {"beta1": 0.7, "tau": 1e-2, "v0": 0.3}, adaptive("adagrad", 0.7, 0.3)),
+    ("fedadam", {"server_lr": 0.1, "beta1": 0.7, "beta2": 0.95, "tau": 1e-2, "v0": 0.0}, adaptive("adam", 0.7, 0.0)),
+    ("fedyogi", {"server_lr": 0.1, "beta1": 0.7, "beta2": 0.95, "tau": 1e-2, "v0": 0.3}, adaptive("yogi", 0.7, 0.3)),
+    ("fedadagrad", {"server_lr": 0.1, "beta1": 0.7, "tau": 1e-2, "v0": 0.3}, adaptive("adagrad", 0.7, 0.3)),
     ("fedexp", {"eps": 1e-3, "eps_scale": "one"}, lambda p: reference.fedexp(p, 1e-3, printed=True)),
     ("fednova", {"gmf": 0.6}, lambda p: reference.fednova(p, 0.0, 0.6)),
     ("fednova", {"gmf": 0.6, "mu": 0.3}, lambda p: reference.fednova(p, 0.3, 0.6)),

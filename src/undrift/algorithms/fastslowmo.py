@@ -50,7 +50,7 @@ class FastSlowMo(Algorithm[Server, Nothing, Down, Up]):
     ] = 0.5
     form: Annotated[
         Literal["position", "velocity"], "workers resume from the mean of their points y, or of their momenta u"
-    ] = "position"
+    ] = "velocity"
 
     def server_init(self, x: Tensor, population: Population) -> Server:
         return Server(x, zeros_like(x), x)

@@ -47,6 +47,10 @@ class Up(Report):  # the report: g at the received model, ρ_i and β_i, and whe
 class FedADM(Budgeted, Algorithm[Server, Client, Down, Up]):
     title: ClassVar[str] = "FedADM"
     paper: ClassVar[str] = "FedADM: adaptive federated learning via dissimilarity measure (under review)"
+    caution: ClassVar[str] = (
+        "it plans a single local step for most of its rounds, so that 30 rounds are about 30 steps: give it a "
+        "budget and the rounds to use it, or set tau"
+    )
     refuses_optimisers: ClassVar[str] = "the estimates that choose its number of steps hold for plain gradient descent"
     cost: ClassVar[Cost] = Cost(
         down="d", up="d", kept="2 * d", gradients="(tau or K) * M + M - n * E", forwards="M", flops="2 * (tau or K) * d"

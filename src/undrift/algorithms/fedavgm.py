@@ -23,6 +23,9 @@ class FedAvgM(Algorithm[Server, Nothing, Broadcast, Displaced]):
     paper: ClassVar[str] = (
         "Hsu et al., Measuring the effects of non-identical data distribution for federated visual classification, 2019"
     )
+    caution: ClassVar[str] = (
+        "with server momentum 0.9 the model swings for some thirty rounds under strong label skew; beta = 0.5 does not"
+    )
     steep: ClassVar[tuple[str, ...]] = ("beta", "server_lr")
 
     beta: Annotated[float, "server momentum β", between(0, 1, "at 1 no update is ever forgotten", open_high=True)] = 0.9

@@ -31,6 +31,10 @@ class Down(Message):
 class FedDANE(Algorithm[Server, Nothing, Down, Trained]):
     title: ClassVar[str] = "FedDANE"
     paper: ClassVar[str] = "Li et al., FedDANE: a federated Newton-type method, Asilomar 2019"
+    caution: ClassVar[str] = (
+        "under strong label skew its correction, from a few clients and one gradient, misleads the local "
+        "steps; a smaller lr helps a little"
+    )
     cost: ClassVar[Cost] = Cost(down="d", up="d", gradients="n", flops="4 * K * d")
     exchanges: ClassVar[int] = 2
     steep: ClassVar[tuple[str, ...]] = ("mu",)

@@ -40,6 +40,10 @@ class FedDC(Algorithm[Server, Client, Down, Up]):
     paper: ClassVar[str] = (
         "Gao et al., FedDC: federated learning with non-IID data via local drift decoupling and correction, CVPR 2022"
     )
+    caution: ClassVar[str] = (
+        "under strong label skew a convolutional network may collapse at lr = 0.1, as its drift variables "
+        "grow; lr = 0.03 is safe"
+    )
     assumes_sgd: ClassVar[str] = "a client's correction is its displacement over the steps and their rate"
     cost: ClassVar[Cost] = Cost(down="d", up="d", kept="2 * d", flops="6 * K * d + 4 * d")
     steep: ClassVar[tuple[str, ...]] = ("alpha",)

@@ -26,7 +26,7 @@ class FedOpt(Algorithm[Server, Nothing, Broadcast, Displaced]):
 
     steep: ClassVar[tuple[str, ...]] = ("server_lr",)
 
-    server_lr: Annotated[float, "server step size η", positive("at 0 the model stays, below 0 it climbs")] = 0.1
+    server_lr: Annotated[float, "server step size η", positive("at 0 the model stays, below 0 it climbs")] = 0.03
     beta1: Annotated[float, "decay β_1 of the first moment", between(0, 1, "at 1 it stays at 0", open_high=True)] = 0.9
     tau: Annotated[float, "adaptivity τ", positive("the step divides by √v + τ")] = 1e-3
     v0: Annotated[float | None, "second moment before the first round; none: τ²", nonnegative("it is a square")] = None

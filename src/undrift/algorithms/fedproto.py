@@ -32,6 +32,9 @@ class Down(Message):
 class FedProto(Algorithm[Server, Client, Down, Classes]):
     title: ClassVar[str] = "FedProto"
     paper: ClassVar[str] = "Tan et al., FedProto: federated prototype learning across heterogeneous clients, AAAI 2022"
+    caution: ClassVar[str] = (
+        "clients share prototypes only, so where they hold the same classes each learns from its own few samples"
+    )
     cost: ClassVar[Cost] = Cost(down="C * f - d", up="C_i * (f + 1) - d", kept="d", forwards="n", flops="3 * K * M * f")
     shares_buffers: ClassVar[bool] = False
 

@@ -28,6 +28,9 @@ class Up(Upload):
 class Local(Algorithm[Nothing, Own, Down, Up]):
     title: ClassVar[str] = "Local training"
     paper: ClassVar[str] = "reference line: no federation"
+    caution: ClassVar[str] = (
+        "clients learn nothing from each other: the reference line for personal models, poor where data are alike"
+    )
     cost: ClassVar[Cost] = Cost(down="-d", up="-d", kept="d")
     shares_buffers: ClassVar[bool] = False
 

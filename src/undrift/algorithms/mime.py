@@ -35,6 +35,10 @@ class Frozen(Algorithm[Server, Nothing, D, U]):
     paper: ClassVar[str] = (
         "Karimireddy et al., Breaking the centralized barrier for cross-device federated learning, NeurIPS 2021"
     )
+    caution: ClassVar[str] = (
+        "under strong label skew its corrections, which are of the round's first model, make many local steps "
+        "diverge: take fewer steps or a smaller lr"
+    )
     assumes_sgd: ClassVar[str] = "the server's momentum is that of a frozen sgd"
     refuses_momentum: ClassVar[str] = "the server's momentum takes its place"
 

@@ -72,6 +72,7 @@ class Algorithm(Settings, Generic[S, C, D, U]):
     shares_buffers: ClassVar[bool] = True  # False: every client keeps its own batch-norm statistics
     pools_data: ClassVar[bool] = False  # True: one client holds everybody's data (the centralised reference line)
     steep: ClassVar[tuple[str, ...]] = ()  # settings that, too large, let a run diverge or stand still
+    caution: ClassVar[str] = ""  # where its defaults were measured to end far under FedAvg, and why; empty: nowhere
     controls: ClassVar[tuple[str, ...]] = ()  # methods that a comparison must show beside this one
 
     weights: Annotated[Literal["samples", "uniform"], "aggregation weights: n_i/n or 1/|S|"] = "samples"

@@ -176,8 +176,15 @@ def prepare(
     if method.pools_data:
         federation = federation.pooled()
     participate = 1 if method.pools_data else plan.participate or len(partition)
+    _warn_of_defaults(method, federation.training)
     method = resolved(method, federation)
     return Prepared(method, federation, partition, dataset, evaluator, participate, plan, uploads or Uploads())
+
+
+def _warn_of_defaults(method: Method, training: Training) -> None:
+    """Say where a method's defaults were measured to fall behind, if it is they that are used (docs/defaults.md)."""
+    if method.caution and method.values() == type(method)().values() and training.lr >= Training().lr:
+        warnings.warn(f"{method.title}, by default, can end far behind FedAvg: {method.caution}", stacklevel=3)
 
 
 def taken(module: nn.Module, dataset: Dataset) -> Dataset:
