@@ -61,6 +61,9 @@ undrift run -a fedtrip "${small[@]}" --track tensorboard > /dev/null
 undrift run -a fedprox "${small[@]}" --track mlflow > /dev/null
 undrift sweep -a fedprox --over mu=0.1..1 --search optuna --trials 2 --seeds 1 "${small[@]}"
 
+echo "== notebooks"
+"$place/venv/bin/python" "$here/tests/notebooks.py"
+
 echo "== without the extra of the command line"
 "${pip[@]}" uninstall -q -y typer
 code=0; undrift --version 2> said || code=$?

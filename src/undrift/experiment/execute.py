@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from undrift.core.spent import Spent
 from undrift.experiment.description import label_of
 from undrift.experiment.evaluate import Evaluation
 from undrift.experiment.limit import TIME, Limit, Meter, simulated
+from undrift.experiment.notebook import chart
 from undrift.experiment.patience import Patience
 from undrift.experiment.prepare import Ready
 from undrift.experiment.progress import Glance, Progress, Watcher, Within
@@ -77,6 +79,17 @@ class Result:
         rounds = len(self.history.rounds)
         count = f"{rounds} round{'' if rounds == 1 else 's'}"
         return f"<{self.history.label}, seed {self.history.seed}: {value} {self.figure.words} after {count}>"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the figures, the costs, and the curve that the run is judged by."""
+        history = self.history
+        last = [(figure, history.curve(figure)[1][-1]) for figure in history.figures]
+        told = [(f.words, f"{100 * v:.1f} %" if f.share else f"{v:.4g}") for f, v in last]
+        costs = (("bytes_up", "bytes up"), ("bytes_down", "bytes down"), ("macs", "client multiply-accumulates"))
+        told += [(words, f"{history.total(column):,.0f}") for column, words in costs]
+        rows = "".join(f"<tr><td>{escape(what)}</td><td>{value}</td></tr>" for what, value in told)
+        drawn = chart({history.label: history.curve()}, self.figure.words, self.figure.share)
+        return f"<p>{escape(repr(self)[1:-1])}</p><table><tbody>{rows}</tbody></table>{drawn}"
 
 
 def execute(

@@ -20,6 +20,7 @@ from undrift.core.figure import Figure
 from undrift.core.training import Training
 from undrift.data import Dataset, Partitioner, data_root
 from undrift.experiment.description import Experiment, tag
+from undrift.experiment.notebook import chart
 from undrift.experiment.prepare import completed, refuse
 from undrift.experiment.progress import Watcher
 from undrift.ledger.history import History
@@ -95,6 +96,13 @@ class Compared(Shown):
         found = self.comparison
         table = [headers(found), *(cells(found, row) for row in ordered(found))]
         return table, [*sentences(found), *(f"{done.name} failed: {done.error}" for done in self.failed)]
+
+    def _repr_html_(self) -> str:
+        found = self.comparison
+        first = {row.label: row.group.runs[0] for row in self.rows}
+        figure, seed = found.figure, next(iter(first.values())).seed
+        curves = {label: run.curve(figure) for label, run in first.items()}
+        return super()._repr_html_() + chart(curves, f"{figure.words}, seed {seed}", figure.share)
 
 
 def figures(row: Row) -> dict[Figure, Spread]:
