@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ledgers import add_run, histories
+from ledgers import add_run, entry, histories
 from undrift.analysis.comparison import Comparison, comparison
 from undrift.analysis.intervals import paired_difference
 from undrift.analysis.verdict import verdicts
@@ -382,5 +382,5 @@ def test_a_share_of_which_less_is_better_has_no_target(book: Ledger) -> None:
         for at, value in enumerate((0.95, 0.2), 1):
             book.record(run, replace(entry(at, 0.5), metrics=[(Figure(metric="calibration_error"), value)]))
     book.flush()
-    found = Comparer([History.of(book, run) for run in book.runs()]).at(0.9)
+    found = comparison(histories(book), 0.9)
     assert found.target is None
