@@ -382,5 +382,7 @@ def test_a_share_of_which_less_is_better_has_no_target(book: Ledger) -> None:
         for at, value in enumerate((0.95, 0.2), 1):
             book.record(run, replace(entry(at, 0.5), metrics=[(Figure(metric="calibration_error"), value)]))
     book.flush()
-    found = comparison(histories(book), 0.9)
+    named = [replace(h, experiment={**h.experiment, "headline": "calibration_error"}) for h in histories(book)]
+    found = comparison(named, 0.9)
+    assert found.figure == Figure(metric="calibration_error")
     assert found.target is None
