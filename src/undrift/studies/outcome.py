@@ -123,7 +123,9 @@ class Outcome(Shown):
             table.append([method, *cells, *tested, self._expected(method)])
         sentences = ["Settings are chosen by the test set here; the winner's figure flatters it a little."]
         if chosen:
-            sentences = ["Settings are chosen by the validation data; the test set had no say in it."]
+            by_test = [method for method, scores in self.scores.items() if not any(score.tested for score in scores)]
+            other = f", but for {', '.join(by_test)}: by the test figures" if by_test else ""
+            sentences = [f"Settings are chosen by the validation data; the test set had no say in it{other}."]
         if len({len(scores) for scores in self.scores.values()}) > 1:
             sentences.insert(
                 0,
