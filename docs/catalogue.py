@@ -9,6 +9,7 @@ from pathlib import Path
 
 from undrift import InvalidInput, Uploads, algorithms
 from undrift.core.algorithm import Algorithm
+from undrift.plugins import is_reference
 
 PAGE = Path(__file__).parent / "methods.md"
 BEGIN, END = "<!-- methods -->\n", "<!-- /methods -->"
@@ -51,7 +52,7 @@ def filled(text: str) -> str:
     """The page with its table made anew."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    rows = [row(name, method) for name, method in algorithms.algorithms().items()]
+    rows = [row(name, method) for name, method in algorithms.algorithms().items() if not is_reference(name)]
     return "\n".join([before + BEGIN, HEAD, "|---" * HEAD.count(" | ") + "|---|", *rows, "\n" + END + after])
 
 

@@ -16,6 +16,7 @@ from undrift.deploy.pipe import Direct
 from undrift.deploy.policy import Policy
 from undrift.deploy.site import Site
 from undrift.experiment.deployed import Installed
+from undrift.experiment.description import read_toml
 from undrift.experiment.execute import execute
 from undrift.experiment.federate import Federated, federate, rehearsal
 from undrift.experiment.prepare import prepare_experiment
@@ -55,7 +56,7 @@ with tempfile.TemporaryDirectory() as temporary:
     print(together)
     print(len(list(entries(folder / "journal.jsonl"))), "entries in the coordinator's journal")
 
-    prepared = prepare_experiment(rehearsal(file, len(NAMES)))
+    prepared = prepare_experiment(rehearsal(read_toml(file), len(NAMES), str(file)))
     alone = execute(prepared, InMemory(prepared))
 
 pairs = zip(together.module.parameters(), alone.module.parameters(), strict=True)

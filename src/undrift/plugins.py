@@ -90,7 +90,9 @@ class Registry(dict[str, type[K]], Generic[K]):
 
     def __getitem__(self, name: str) -> type[K]:
         self._installed()
-        if is_reference(name):  # resolved each time: "./method.py" is another file in another folder
+        known = super().__contains__(name)
+        # Resolved each time, as "./method.py" is another file in another folder; unless there is none where we are now.
+        if is_reference(name) and not (known and name.partition(":")[0].endswith(".py") and not _file(name).is_file()):
             super().__setitem__(name, self._resolved(name))
         if not super().__contains__(name):
             raise unknown(self.word, name, self)
@@ -124,7 +126,7 @@ class Registry(dict[str, type[K]], Generic[K]):
     def _resolved(self, reference: str) -> type[K]:
         place, _, wanted = reference.partition(":")
         if place.endswith(".py"):
-            path = Path(place).expanduser()
+            path = _file(reference)
             if not path.is_file():
                 raise InvalidInput(f"{self.word} {reference!r}: there is no file {place}")
             module, stored = _imported(module_name(path), place), str(path.resolve())
@@ -162,6 +164,10 @@ class Registry(dict[str, type[K]], Generic[K]):
             if not getattr(found, attribute, None):
                 setattr(found, attribute, text)
         return found
+
+
+def _file(reference: str) -> Path:
+    return Path(reference.partition(":")[0]).expanduser()
 
 
 def module_name(path: Path) -> str:

@@ -126,8 +126,12 @@ class _Errand:
         if len(data) != min(self.piece, self.size - self.pushed):
             raise Broken("a piece of a message that has not the length agreed on")
         view = memoryview(data)
-        for start in range(0, len(view), CHUNK):
-            self.wire.send_chunk(view[start : start + CHUNK], self.until)
+        try:
+            for start in range(0, len(view), CHUNK):
+                self.wire.send_chunk(view[start : start + CHUNK], self.until)
+        except Broken:
+            self.wire.receive_size(self.until)  # who closes the connection has often said why: ``Failed`` then
+            raise
         self.pushed += len(data)
 
     def pull(self, request: Request) -> Reply:
