@@ -51,6 +51,10 @@ def test_one_bad_evaluation_at_the_end_is_noise() -> None:
     assert health(history([0.2, 0.5, 0.8, 0.8, 0.8, 0.4])).state == "learnt"
 
 
+def test_a_run_that_is_still_rising_has_not_fallen() -> None:
+    assert health(history([0.15, 0.43, 0.69])).state == "learnt"
+
+
 def test_a_run_that_loses_its_gain_fell() -> None:
     found = health(history([0.2, 0.5, 0.9, 0.9, 0.6, 0.5, 0.55]))
     assert (found.state, found.since) == ("fell", 5)

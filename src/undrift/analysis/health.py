@@ -122,7 +122,8 @@ def _by_accuracy(history: History, points: Sequence[Point], loss: float) -> Judg
     level = chance or 0.0
     lowest = level + KEPT * (history.best - level)
     stuck = chance is not None and at_chance(values[-1], chance)
-    if not stuck and fmean(values[-LAST:]) >= lowest:
+    end = values[max(values.index(max(values)), len(values) - LAST) :]  # what came before the best was on the way up
+    if not stuck and fmean(end) >= lowest:
         return "learnt", None, ""
     since = _since(points, lambda value: at_chance(value, level) if stuck else value < lowest)
     if chance and loss > EXPLODED * max(1.0, math.log(1 / chance)):
