@@ -233,19 +233,21 @@ class Calls:
             if pending is None or pending.wire is not None:
                 raise Broken("a line for a call that is not open")
             pending.wire = wire
-        answer: bytes | Failure
+        answer: bytes | Failure | None
         try:
             wire.send_message(pending.message, pending.until)
             answer = wire.receive_message(pending.until, self.largest)
         except Failed as failure:
             answer = Failure(str(failure))
+        except Late:
+            answer = None  # who waits for it says so, in the same words for every site
         except Broken as error:
             answer = Failure(f"lost on its way: {error}")
         with self._change:
             mine = self._pending.pop(name, None)
             self.sent[pending.site] += wire.sent
             self.received[pending.site] += wire.received
-        if mine is not None:
+        if mine is not None and answer is not None:
             pending.done.put((pending.site, answer))
 
 
