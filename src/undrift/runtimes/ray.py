@@ -328,12 +328,18 @@ def _knock(address: str) -> None:
 
 @contextlib.contextmanager
 def _private() -> Iterator[None]:
-    """What is written meanwhile is its owner's."""
-    before = os.umask(0o077)
+    """What is written meanwhile is its owner's, and what is started listens on the loopback alone.
+
+    Ray takes 127.0.0.1 to mean any address of the machine, unless it believes that no cluster is wanted.
+    """
+    constants = ray._private.ray_constants
+    before, many = os.umask(0o077), constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
     try:
         yield
     finally:
         os.umask(before)
+        constants.ENABLE_RAY_CLUSTER = many
 
 
 @contextlib.contextmanager
