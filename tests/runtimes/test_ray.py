@@ -40,13 +40,14 @@ RUN = ["run", "-a", "scaffold", "--data", "digits", "--clients", "6", "--rounds"
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Two nodes of one core each; this process is connected to the first."""
+    """A head that does no work, to which this process is connected, and two nodes of one core each."""
     from ray.cluster_utils import Cluster
 
     ray.shutdown()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    both = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    both.add_node(num_cpus=1)
+    both = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(2):
+        both.add_node(num_cpus=1)
     ray.init(address=both.address, log_to_driver=False, logging_level="error")
     try:
         yield both
