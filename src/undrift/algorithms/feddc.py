@@ -41,8 +41,7 @@ class FedDC(Algorithm[Server, Client, Down, Up]):
         "Gao et al., FedDC: federated learning with non-IID data via local drift decoupling and correction, CVPR 2022"
     )
     caution: ClassVar[str] = (
-        "under strong label skew a convolutional network may collapse at lr = 0.1, as its drift variables "
-        "grow; lr = 0.03 is safe"
+        "under strong label skew a convolutional network may collapse at lr = 0.1; lr = 0.03 did not"
     )
     assumes_sgd: ClassVar[str] = "a client's correction is its displacement over the steps and their rate"
     cost: ClassVar[Cost] = Cost(down="d", up="d", kept="2 * d", flops="6 * K * d + 4 * d")

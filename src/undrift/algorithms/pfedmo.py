@@ -44,7 +44,6 @@ class Up(Upload):
 class PFedMo(Algorithm[Server, Nothing, Down, Up]):
     title: ClassVar[str] = "pFedMo"
     paper: ClassVar[str] = "Fu, Yang, Hu, Bao, Personalized federated learning with contrastive momentum, 2024"
-    caution: ClassVar[str] = "with few public samples its models are as weak as the server's own; give it more (public)"
     refuses_optimisers: ClassVar[str] = "its Nesterov steps are its own"
     cost: ClassVar[Cost] = Cost(down="d", up="d", flops="4 * K * d")
     refuses_momentum: ClassVar[str] = "it carries its own momentum gamma from round to round"

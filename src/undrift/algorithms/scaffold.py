@@ -39,8 +39,8 @@ class Scaffold(Algorithm[Server, Client, Down, Up]):
         "Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020"
     )
     caution: ClassVar[str] = (
-        "under strong label skew with part of the clients a convolutional network may collapse at lr = 0.1, "
-        "as control variates are out of date; take a smaller lr"
+        "under strong label skew, with part of the clients a round, a convolutional network may collapse at "
+        "lr = 0.1; a smaller lr helps"
     )
     assumes_sgd: ClassVar[str] = "a client's control variate is its displacement over the steps and their rate"
     cost: ClassVar[Cost] = Cost(

@@ -26,6 +26,7 @@ from undrift.core.records import State
 from undrift.core.states import Kept
 from undrift.core.vector import Buffers
 from undrift.core.wire import take_apart
+from undrift.runtimes.failure import portable
 from undrift.version import version
 
 Arrays = dict[str, NDArray[Any]]
@@ -153,7 +154,7 @@ def clients(setup: list[Any], exchange: list[Any], places: Places, *kept: Arrays
             tensors, header = take_apart(reply)
             done.append((place, arrays_of(tensors), header))
     except Exception as error:
-        return [], (place, _portable(error), f"{where}\n{traceback.format_exc()}")
+        return [], (place, portable(error), f"{where}\n{traceback.format_exc()}")
     return done, None
 
 
@@ -180,7 +181,7 @@ def items(setup: list[Any], code: list[Any], shared: dict[str, list[Any]], bundl
             with torch.no_grad(), one_thread():
                 done.append((place, arrays_of(call(federation, tensors, item)), {}))
     except Exception as error:
-        return [], (place, _portable(error), traceback.format_exc())
+        return [], (place, portable(error), traceback.format_exc())
     return done, None
 
 
@@ -198,13 +199,3 @@ def _loaded(data: bytes, what: str) -> Any:
             f"{what} cannot be imported on the node {platform.node()} ({error}): install the package that defines it "
             "on all nodes, or define it in the script itself"
         ) from error
-
-
-def _portable(error: Exception) -> bytes:
-    """The error itself where it can travel, else one that says the same."""
-    try:
-        data = pickle.dumps(error)
-        pickle.loads(data)
-        return data
-    except Exception:
-        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))

@@ -25,6 +25,7 @@ from undrift.core.records import State
 from undrift.core.states import Kept
 from undrift.core.vector import Buffers
 from undrift.core.wire import take_apart
+from undrift.runtimes.failure import portable
 from undrift.runtimes.memory import Segment, keep_freed_memory, room, signature_of
 
 Delivery = tuple[int, dict[str, Tensor], dict[str, Any]]  # number of the item, tensors, header
@@ -107,7 +108,7 @@ class Worker:
                 reply = work(header["kind"], self.method, self.down.row(place), kept, local, header["stages"])
             except Exception as error:
                 where = f"step {local.drawn} of {local.steps}, {local.n} samples"
-                self.conn.send(("error", place, _portable(error), f"{where}\n{traceback.format_exc()}"))
+                self.conn.send(("error", place, portable(error), f"{where}\n{traceback.format_exc()}"))
                 return
             done.append((place, *take_apart(reply)))
         self.send(done)
@@ -125,7 +126,7 @@ class Worker:
                 with torch.no_grad():
                     done.append((place, call(self.federation, tensors, item), {}))
             except Exception as error:
-                self.conn.send(("error", place, _portable(error), traceback.format_exc()))
+                self.conn.send(("error", place, portable(error), traceback.format_exc()))
                 return
         self.send(done)
 
@@ -145,13 +146,3 @@ class Worker:
             offset += room(signature)
         self.conn.send(("done", self.turn, where))
         self.turn = 1 - self.turn
-
-
-def _portable(error: Exception) -> bytes:
-    """The error itself where it can travel, else one that says the same."""
-    try:
-        data = pickle.dumps(error)
-        pickle.loads(data)
-        return data
-    except Exception:
-        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
