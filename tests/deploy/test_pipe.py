@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from loopback import SMALL, federation
 
+import undrift
 from undrift.deploy.bridge import Bridge, Pace
 from undrift.deploy.pipe import CROWD, Answers, Calls, Direct, Failure, socket_file
 from undrift.deploy.relay import Relay, Reply, Request
@@ -43,7 +44,9 @@ def test_the_pipe_needs_the_standard_library_alone(module: str) -> None:
         "and not m.startswith(('undrift', '_', 'sitecustomize'))]); "
         "print(sorted(m for m in sys.modules if m.startswith('undrift.') and not m.startswith('undrift.deploy')))"
     )
-    done = subprocess.run([sys.executable, "-S", "-c", program], check=True, capture_output=True, text=True)
+    # Without site-packages (-S) the package is found by its folder alone, however it was installed.
+    where = {**os.environ, "PYTHONPATH": str(Path(undrift.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-S", "-c", program], check=True, capture_output=True, text=True, env=where)
     found, own = map(ast.literal_eval, done.stdout.splitlines())
     assert found == []
     assert set(own) <= {"undrift.core", "undrift.core.errors", "undrift.plugins"}  # what `import undrift` needs
