@@ -16,6 +16,7 @@ from undrift.algorithms import create
 from undrift.core.federation import Federation
 from undrift.core.loop import Loop, Round, Snapshot
 from undrift.core.runtime import Runtime
+from undrift.core.stages import Uploads
 from undrift.core.states import Kept, Memory
 from undrift.core.training import Training
 from undrift.runtimes.serial import Serial
@@ -165,12 +166,13 @@ def play(
     participate: int | None = None,
     runtime: Callable[[Federation], Runtime] = Serial,
     keep: Mapping[int, Kept] | None = None,
+    uploads: Uploads | None = None,
     **settings: Any,
 ) -> list[Played]:
     """The rounds of a run, with what clients keep in memory: from the start, or as given."""
     method = create(name, **settings)
     federation = federation.pooled() if method.pools_data else federation
-    loop = Loop(federation, method, runtime(federation), participate or federation.population.size)
+    loop = Loop(federation, method, runtime(federation), participate or federation.population.size, uploads)
     loop.runtime.states = Memory(keep)
     snapshot, played = loop.start(), []
     for _ in range(rounds):

@@ -26,6 +26,7 @@ from conformance import problem
 from conformance.test_conformance import assert_same_runs
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
+from undrift.core.stages import Uploads
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
 from worked import play
@@ -95,6 +96,13 @@ class TestBits:
             assert_same_runs(play(here, "scaffold", 4, runtime=lambda _: cluster), serial)
             states = [value for value in put if isinstance(value, dict)]
             assert len(states) == 1, "only what a client keeps before its first round is sent by the driver"
+
+    def test_uploads_pass_their_stages(self) -> None:
+        here, uploads = problem.federation("network"), Uploads(clip=0.05)
+        serial = play(here, "fedavg", 2, uploads=uploads)
+        assert serial[0].cohort.notes["clipped"] == 1.0
+        with runtime.Ray(here) as cluster:
+            assert_same_runs(play(here, "fedavg", 2, runtime=lambda _: cluster, uploads=uploads), serial)
 
     def test_an_error_says_whose_it_was(self) -> None:
         def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -237,3 +245,15 @@ def test_an_address_where_nobody_answers(tmp_path: Path) -> None:
     assert asked.returncode == 2
     assert "no Ray cluster answers at '127.0.0.1:1'" in said.replace("\n", " ")
     assert "Traceback" not in said
+
+
+def test_auto_where_the_last_cluster_has_ended(tmp_path: Path) -> None:
+    """Ray remembers it, and would ask for it for minutes."""
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    asked = command(*RUN, "--runtime", "ray", "--ray-address", "auto", folder=tmp_path, RAY_TMPDIR=str(tmp_path))
+    said = " ".join(asked.communicate()[0].split())
+    assert asked.returncode == 2
+    assert "no Ray cluster answers at 'auto'" in said
+    assert "refused" in said, "the machine was asked, not Ray"
+    assert not list(tmp_path.glob("*.sqlite"))

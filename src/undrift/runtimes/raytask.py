@@ -23,6 +23,7 @@ from undrift.core.eager import Trainer
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, Rows
 from undrift.core.records import State
+from undrift.core.stages import Stage
 from undrift.core.states import Kept
 from undrift.core.vector import Buffers
 from undrift.core.wire import take_apart
@@ -59,6 +60,7 @@ class Exchange:
     round: int
     down: Arrays
     buffers: Arrays | None
+    stages: tuple[Stage, ...]  # that uploads pass where the client is
 
 
 def versions() -> dict[str, str]:
@@ -147,7 +149,7 @@ def clients(setup: list[Any], exchange: list[Any], places: Places, *kept: Arrays
             local = local_for(method, trainer, client, about.round, mine, buffers)
             try:
                 with one_thread():
-                    reply = work(about.kind, method, down.row(place), mine, local)
+                    reply = work(about.kind, method, down.row(place), mine, local, about.stages)
             except Exception:
                 where = f"step {local.drawn} of {local.steps}, {local.n} samples"
                 raise
