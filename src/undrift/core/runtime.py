@@ -25,7 +25,7 @@ from undrift.core.drift import Drift
 from undrift.core.federation import Federation
 from undrift.core.guard import Guard, Seen
 from undrift.core.records import Message
-from undrift.core.reduce import REDUCERS, Block, Reply, reduce_buffers
+from undrift.core.reduce import Block, Reply, reduce_buffers
 from undrift.core.spent import Spent
 from undrift.core.stages import Carried, Stage, Uploads
 from undrift.core.states import Kept, Memory, States, elsewhere
@@ -209,7 +209,7 @@ class Tally:
         self._task, self._portions = task, task.cohort.portions
         self._down_bytes = _down_bytes(task)
         self._updates = task.kind == "update"
-        self._reduction = REDUCERS[task.uploads.reducer](kind)
+        self._reduction = task.uploads.one.begun(kind)
         self._drift = Drift(kind, task.down) if self._updates else None
         self._guard = Guard(kind, task.down, task.uploads.guard)
         self._waiting: dict[int, Reply | Block] = {}  # for the guard to have seen all, by (first) place
