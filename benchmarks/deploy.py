@@ -1,15 +1,21 @@
 """What the network costs: exchanges with four sites over the real engine and mutual TLS, on the loopback interface.
 
 A message goes down to each of four sites and comes back, without computing, of 250 KB and of 10 MB; beside it the same
-through the bridge and the relays with no engine between them. Once, 250 MB go to one site, and it says how much memory
-that took.
- Needs the engine's environment (`undrift deploy engine`, or UNDRIFT_ENGINE).
+through the bridge and the relays with no engine between them, a round of NVFlare's own FedAvg recipe and a round of
+Flower's own FedAvg, whose clients send back what they get. Once, 250 MB go to one site and back, and both ends say how
+much memory that took.
+
+    undrift deploy engine                                   # NVFlare; or UNDRIFT_ENGINE names its environment
+    python -m venv flower && flower/bin/pip install flwr==1.41.0
+    UNDRIFT_FLOWER=flower python benchmarks/deploy.py       # without it Flower is left out, and the table says so
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import os
 import random
 import socket
 import statistics
@@ -18,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,12 +40,14 @@ from undrift.deploy.relay import Relay, Reply, Request
 
 SITES = ("east", "north", "south", "west")
 LIMIT = 300.0
+LONGEST = 1200.0  # seconds of another's rounds, with all that they need to start
+ADAPTERS = Path(__file__).parent / "adapters"
 ECHO = """
-import resource, sys
+import sys
 from pathlib import Path
 from undrift.deploy.pipe import Answers, socket_file
-def peak():
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak():  # of this program alone: getrusage counts what its parent had when it was forked
+    return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 base = peak()
 with Answers(socket_file(Path(sys.argv[1])), lambda m: str(peak() - base).encode() if m == b"peak" else m):
     print("ready", flush=True)
@@ -107,45 +115,80 @@ def exchange(pipe: Pipe, size: int) -> None:
     assert all(answer == message for answer in answers.values())
 
 
+def recipe(adapter: str, python: Path, size: int, rounds: int) -> list[float]:
+    """Seconds of the rounds of another's FedAvg, played in its own environment; the first is a warm-up."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [str(python), str(ADAPTERS / f"{adapter}.py"), str(size), str(rounds + 1), str(len(SITES)), folder]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        done = subprocess.run(words, env=kept, cwd=folder, capture_output=True, text=True, timeout=LONGEST)
+        if done.returncode:
+            raise SystemExit(f"{adapter} failed: {done.stderr[-2000:]}")
+        return [float(seconds) for seconds in json.loads(done.stdout.splitlines()[-1])][1:]
+
+
+def rivals() -> dict[str, tuple[str, Path]]:
+    """Whose FedAvg is measured beside ours: the adapter and the interpreter of each that is installed."""
+    found = {"NVFlare's FedAvg recipe": ("nvflare_fedavg", engine.place() / "bin" / "python")}
+    named = os.environ.get("UNDRIFT_FLOWER")
+    if named:
+        found["Flower's FedAvg"] = ("flower_fedavg", Path(named).resolve() / "bin" / "python")
+    else:
+        print("Flower is left out: let UNDRIFT_FLOWER name an environment that has it")
+    return found
+
+
+def row(name: str, sites: int, size: int, taken: Sequence[float], aim: float | None = None) -> dict[str, Any]:
+    return {
+        "pipe": name,
+        "sites": sites,
+        "bytes": size,
+        "median, s": round(statistics.median(taken), 4),
+        "best, s": round(min(taken), 4),
+        "aim, s": aim or "",
+        "memory at the site / bytes": "",
+        "at the coordinator": "",
+    }
+
+
 def large(pipe: Pipe, size: int) -> dict[str, Any]:
-    """One message of a size to one site and back, and the memory that it took there."""
+    """One message of a size to one site and back, and the memory that it took at both ends."""
+    before = resident()
     message = random.Random(size).randbytes(size)
-    site = SITES[0]
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is counted from here
     began = time.perf_counter()
-    (answer,) = dict(pipe.call({site: message}, LIMIT)).values()
+    (answer,) = dict(pipe.call({SITES[0]: message}, LIMIT)).values()
     seconds = time.perf_counter() - began
+    here = resident("VmHWM") - before
     assert answer == message
-    (peak,) = dict(pipe.call({site: b"peak"}, LIMIT)).values()
-    assert not isinstance(peak, Failure)
-    row = {"pipe": "NVFlare", "sites": 1, "bytes": size, "median, s": round(seconds, 2), "best, s": round(seconds, 2)}
-    return {**row, "aim, s": "", "memory at the site / bytes": round(int(peak) / size, 2)}
+    (there,) = dict(pipe.call({SITES[0]: b"peak"}, LIMIT)).values()
+    assert not isinstance(there, Failure)
+    ratios = {"memory at the site / bytes": round(int(there) / size, 2), "at the coordinator": round(here / size, 2)}
+    return {**row("undrift over NVFlare", 1, size, [seconds]), **ratios}
+
+
+def resident(what: str = "VmRSS") -> int:
+    """Bytes of memory of this process."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(what))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=10)
     parser.add_argument("--large", type=int, default=250_000_000, help="bytes of the one large message; 0: none")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        real = stack.enter_context(nvflare(Path(folder) / "nvflare"))
-        plain = stack.enter_context(bare(Path(folder) / "bare"))
-        on, rows = machine(), []
-        for size, aim in ((250_000, 0.1), (10_000_000, 1.5)):
-            seconds = interleave(
-                {"NVFlare": partial(exchange, real, size), "no engine": partial(exchange, plain, size)},
-                options.repetitions,
-            )
-            for name in ("NVFlare", "no engine"):
-                taken = seconds[name]
-                row = {
-                    "pipe": name,
-                    "sites": len(SITES),
-                    "bytes": size,
-                    "median, s": round(statistics.median(taken), 4),
-                }
-                rows.append({**row, "best, s": round(min(taken), 4), "aim, s": aim if name == "NVFlare" else ""})
-        if options.large:
-            rows.append(large(real, options.large))
+    others, on, rows = rivals(), machine(), []
+    for size, aim in ((250_000, 0.1), (10_000_000, 1.5)):
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            real = stack.enter_context(nvflare(Path(folder) / "nvflare"))
+            plain = stack.enter_context(bare(Path(folder) / "bare"))
+            mine = {"undrift over NVFlare": partial(exchange, real, size), "no engine": partial(exchange, plain, size)}
+            seconds = interleave(mine, options.repetitions)
+            rows += [row(name, len(SITES), size, seconds[name], aim * (name != "no engine")) for name in mine]
+            if options.large and size == 250_000:
+                rows.append(large(real, options.large))
+        for name, (adapter, python) in others.items():  # after ours has ended: they would share two cores
+            rows.append(row(name, len(SITES), size, recipe(adapter, python, size, options.repetitions)))
     write("deploy", "Exchanges with sites, without computing, on the loopback interface", rows, on)
 
 

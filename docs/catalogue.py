@@ -9,7 +9,7 @@ from pathlib import Path
 
 from undrift import InvalidInput, Uploads, algorithms
 from undrift.core.algorithm import Algorithm
-from undrift.plugins import is_reference
+from undrift.core.plugins import is_reference
 
 PAGE = Path(__file__).parent / "methods.md"
 BEGIN, END = "<!-- methods -->\n", "<!-- /methods -->"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from undrift import plugins as plugins  # workers find code from outside by it
+from undrift.core import plugins as plugins  # workers find code from outside by it
 
 if TYPE_CHECKING:
     from undrift import algorithms, data, models
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Upload,
         Vector,
     )
+    from undrift.core.reduce import Reducer
     from undrift.core.settings import at_least, between, nonnegative, positive
     from undrift.core.stages import Stage, Uploads
     from undrift.core.training import Training
@@ -80,6 +81,7 @@ _HOME = {
     "PerClass": "core.records",
     "Point": "core.records",
     "Population": "core.cohort",
+    "Reducer": "core.reduce",
     "Result": "experiment.execute",
     "Scalar": "core.records",
     "Stage": "core.stages",
@@ -143,6 +145,7 @@ __all__ = [
     "PerClass",
     "Point",
     "Population",
+    "Reducer",
     "Result",
     "Scalar",
     "Stage",

@@ -49,7 +49,7 @@ def test_the_pipe_needs_the_standard_library_alone(module: str) -> None:
     done = subprocess.run([sys.executable, "-S", "-c", program], check=True, capture_output=True, text=True, env=where)
     found, own = map(ast.literal_eval, done.stdout.splitlines())
     assert found == []
-    assert set(own) <= {"undrift.core", "undrift.core.errors", "undrift.plugins"}  # what `import undrift` needs
+    assert set(own) <= {"undrift.core", "undrift.core.errors", "undrift.core.plugins"}  # what `import undrift` needs
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 7])

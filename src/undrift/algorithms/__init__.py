@@ -12,7 +12,7 @@ from typing import Any
 
 from undrift.core.algorithm import Algorithm
 from undrift.core.errors import nearest, unknown
-from undrift.plugins import Registry
+from undrift.core.plugins import Registry
 
 Method = Algorithm[Any, Any, Any, Any]
 

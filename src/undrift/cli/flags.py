@@ -19,9 +19,10 @@ from rich.markup import escape
 from typer.core import TyperCommand, TyperOption
 
 from undrift.core.errors import InvalidInput, hint
+from undrift.core.named import listed
+from undrift.core.plugins import split
 from undrift.core.settings import Setting
-from undrift.experiment.description import components, listed, registries
-from undrift.plugins import split
+from undrift.experiment.description import components, registries
 
 _META = "undrift.flags"
 _PANELS = {

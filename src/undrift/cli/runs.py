@@ -30,6 +30,7 @@ from undrift.cli.ending import judged
 from undrift.cli.flags import ExperimentCommand, as_changes, given
 from undrift.cli.showing import announce
 from undrift.core.errors import InvalidInput
+from undrift.core.plugins import split
 from undrift.data import data_root
 from undrift.experiment.description import Experiment, merge, parse_method, read_toml, usual_partition
 from undrift.experiment.execute import Result
@@ -39,7 +40,6 @@ from undrift.experiment.start import resume_experiment, start_experiment
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
 from undrift.ledger.track import available
-from undrift.plugins import split
 from undrift.report import words
 from undrift.studies.lineup import common
 

@@ -89,7 +89,10 @@ class Loop:
                 "and this federation has none"
             )
 
-    def start(self) -> Snapshot:
+    def start(self, stored: Snapshot | None = None) -> Snapshot:
+        """Where it begins, or goes on: of what a stored round noted, the stages carry on what is theirs."""
+        if stored is not None:
+            return replace(stored, carried=self.uploads.carried(stored.carried))
         return Snapshot(0, self.method.server_init(self._start, self.federation.population), self._buffers)
 
     def play(self, before: Snapshot) -> Round:

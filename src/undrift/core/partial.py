@@ -14,7 +14,7 @@ from undrift.core.check import Expected, objection
 from undrift.core.errors import InvalidInput
 from undrift.core.guard import SAMPLE
 from undrift.core.records import Record
-from undrift.core.reduce import REDUCERS, Partial, Reduction, Reply
+from undrift.core.reduce import Partial, Reply, WeightedMean
 from undrift.core.stages import Uploads
 from undrift.core.states import Memory
 from undrift.core.tally import Tally, Task
@@ -33,7 +33,7 @@ def _single(kind: type[Record]) -> list[str]:
 
 def refuse_sums(method: Any, uploads: Uploads) -> None:
     """Refuse to add up what has to arrive client by client."""
-    if not issubclass(REDUCERS[uploads.reducer], Reduction):
+    if not isinstance(uploads.one, WeightedMean):
         raise InvalidInput(
             f"ray_sum: the reducer {uploads.reducer} has to see every upload by itself; only means can be added up on "
             "workers: leave ray_sum out"
@@ -56,7 +56,7 @@ def part(task: Task, places: range) -> Task:
 def added_up(task: Task, begin: int, replies: Iterable[Reply], expected: Expected) -> Partial:
     """The replies of a part of a cohort, which begins at this place, as one. They come in its order."""
     rejected: dict[int, str] = {}
-    tally = Tally(task, expected.kind, Memory(), part=True, drift=begin < SAMPLE)
+    tally = Tally(task, expected, Memory(), part=True, drift=begin < SAMPLE)
     for place, reply in enumerate(replies):
         if reason := objection(reply, expected) or tally.unlike(reply):
             rejected[reply.client] = reason

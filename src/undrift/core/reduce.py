@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from undrift.core.errors import InvalidInput
+from undrift.core.plugins import Registry
 from undrift.core.records import State, Upload
+from undrift.core.settings import Settings
 from undrift.core.spent import Spent
 from undrift.core.vector import Buffers, double
 
@@ -131,24 +134,14 @@ class Total:
         return mean.type_as(self._like) if self._like.is_floating_point() else mean
 
 
-class Reducer(Protocol):
-    """How the uploads of a cohort become one. They come in cohort order, one by one or with a row per client."""
-
-    def __init__(self, kind: type[Upload]) -> None: ...
-
-    def add(self, up: Upload, weight: float) -> None: ...
-
-    def add_rows(self, ups: Upload, weights: Sequence[float]) -> None: ...
-
-    def result(self) -> Any: ...
-
-
 class Reduction:
     """One upload for the cohort, from uploads that are added in cohort order: means, sums and rows, as each field says.
 
     Weights count relative to the first. The mean of one upload is then the upload itself, and a client that was lost
     leaves no trace, both to the last bit; and an upload can be forgotten as soon as it has been added.
     """
+
+    held: ClassVar[tuple[str, ...]] = ("each",)  # the fields of which all rows are held
 
     def __init__(self, kind: type[Upload]) -> None:
         self._kind = kind
@@ -162,7 +155,7 @@ class Reduction:
         self._weight += factor
         for spec, value in up.items():
             value = double(value) if spec.axes == () else value  # whatever type a client's single numbers have
-            if spec.travel == "each":
+            if spec.travel in self.held:
                 self._rows.setdefault(spec.name, []).append(value)
             else:
                 if spec.name not in self._sums:
@@ -176,7 +169,7 @@ class Reduction:
         self._weight += float(factors.sum())
         for spec, rows in ups.items():
             rows = double(rows) if spec.axes == () else rows
-            if spec.travel == "each":
+            if spec.travel in self.held:
                 self._rows.setdefault(spec.name, []).extend(rows.unbind())
             else:
                 if spec.name not in self._sums:
@@ -204,7 +197,60 @@ class Reduction:
         return self._kind(**rows, **sums)
 
 
-REDUCERS: dict[str, type[Reducer]] = {"mean": Reduction}
+class Reducer(Settings):
+    """How the uploads of a round become one. Of somebody else's, ``combined`` is all that has to be written."""
+
+    def combined(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Of one field that is a mean: the clients' values, in rows, and their weights, which sum to 1, as one."""
+        raise NotImplementedError
+
+    def begun(self, kind: type[Upload]) -> Reduction:
+        """What the uploads of an exchange are added to. This one holds them all until the last."""
+        return Gathered(kind, self)
+
+
+class WeightedMean(Reducer):
+    """The mean, weighted by samples or as the method says. Nothing waits: an upload is added and forgotten."""
+
+    def begun(self, kind: type[Upload]) -> Reduction:
+        return Reduction(kind)
+
+
+class Gathered(Reduction):
+    """A reduction that sees all rows of a mean at once. Sums and rows are what they are."""
+
+    held = ("each", "mean")
+
+    def __init__(self, kind: type[Upload], reducer: Reducer) -> None:
+        super().__init__(kind)
+        self._reducer = reducer
+        self._weights: list[float] = []
+
+    def add(self, up: Upload, weight: float) -> None:
+        self._weights.append(weight)
+        super().add(up, weight)
+
+    def add_rows(self, ups: Upload, weights: Sequence[float]) -> None:
+        self._weights += weights
+        super().add_rows(ups, weights)
+
+    def result(self) -> Any:
+        weights = torch.tensor(self._weights, dtype=torch.float64)
+        gathered = super().result()
+        return gathered.map(lambda f, value: self._one(value, weights / weights.sum()) if f.travel == "mean" else value)
+
+    def _one(self, rows: Tensor, weights: Tensor) -> Tensor:
+        found = self._reducer.combined(rows, weights.to(rows))
+        if not isinstance(found, Tensor) or found.shape != rows.shape[1:]:
+            what = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+            raise InvalidInput(
+                f"reducer {type(self._reducer).__name__}: of {len(rows)} rows of shape {tuple(rows.shape[1:])} it must "
+                f"make one of that shape, not {what}"
+            )
+        return found.to(rows.dtype)
+
+
+REDUCERS: Registry[Reducer] = Registry("reducer", Reducer, "undrift.reducers", {"mean": WeightedMean})
 
 
 def weighted_mean(rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

@@ -103,7 +103,7 @@ def settle(task: Task, replies: Iterable[Answer], states: States, expected: Expe
     """
     places = {int(client): place for place, client in enumerate(task.cohort.ids)}
     expected = expected or expecting(task)
-    tally = Tally(task, expected.kind, states)
+    tally = Tally(task, expected, states)
     good: set[int] = set()
     rejected: dict[int, str] = {}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from statistics import median_low
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -15,7 +16,10 @@ import torch
 from torch import Tensor
 
 from undrift.core.errors import InvalidInput
+from undrift.core.named import all_made, all_written, written
+from undrift.core.plugins import Registry
 from undrift.core.records import Message, Upload
+from undrift.core.reduce import REDUCERS, Reducer, WeightedMean
 from undrift.core.settings import Settings, at_least, positive
 from undrift.core.update import Starts, norms, parts, unsaid
 
@@ -27,7 +31,9 @@ PACE = 0.2  # how fast the bound follows
 
 
 class Stage(Settings):
-    """One stage, with its numbers for a round."""
+    """One stage, with its numbers for a round. Of somebody else's, ``changed`` is all that has to be written."""
+
+    carries: ClassVar[tuple[str, ...]] = ()  # the names of the numbers that ``learnt`` gives
 
     def changed(self, updates: Updates, lengths: Tensor) -> tuple[Updates, Tensor, dict[str, Tensor]]:
         """The updates as they go on, which rows are others now, and a number per row for the run's record."""
@@ -51,6 +57,7 @@ class Clip(Stage):
     """
 
     BOUND: ClassVar[str] = "clip bound"
+    carries: ClassVar[tuple[str, ...]] = (BOUND,)
 
     bound: Annotated[float | Literal["median"], "the largest length of an update", positive()]
 
@@ -77,6 +84,9 @@ class Clip(Stage):
         return {self.BOUND: carried[self.BOUND] * math.exp(-PACE * (through - SHARE))}
 
 
+STAGES: Registry[Stage] = Registry("stage", Stage, "undrift.stages", {"clip": Clip})
+
+
 class Uploads(Settings):
     """What happens to clients' uploads on their way to the server, in this order, and how they become one."""
 
@@ -86,24 +96,49 @@ class Uploads(Settings):
     guard: Annotated[
         float | None, "reject an update so many times longer than the median of its round; none: never", at_least(1)
     ] = 1000.0
-    reducer: Annotated[Literal["mean"], "how the uploads of a round become one"] = "mean"
+    stages: Annotated[str, "further stages at the client, in their order, with commas: ./round.py:bits=8"] = ""
+    reducer: Annotated[str, "how the uploads of a round become one: mean, or a file: ./median.py"] = "mean"
 
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        return () if self.clip is None else (Clip(bound=self.clip),)
+    @classmethod
+    def of(cls, *stages: Stage, reducer: Reducer | None = None, **settings: Any) -> Self:
+        """From objects of one's own classes: ``Uploads.of(Rounded(bits=8), reducer=Median(), clip=10)``."""
+        one = {} if reducer is None else {"reducer": written(reducer, REDUCERS)}
+        return cls.create(stages=all_written(stages, STAGES), **one, **settings)
+
+    def validate(self) -> None:
+        """Names are found, and written so that they are found again from another folder."""
+        stages: tuple[Stage, ...] = all_made(self.stages, STAGES)
+        reducers: tuple[Reducer, ...] = all_made(self.reducer, REDUCERS)
+        object.__setattr__(self, "stages", all_written(stages, STAGES))
+        object.__setattr__(self, "reducer", all_written(reducers, REDUCERS))
+        if len(reducers) != 1:
+            raise InvalidInput(f"Uploads: reducer = {self.reducer!r}: it must be one")
+
+    @cached_property
+    def chain(self) -> tuple[Stage, ...]:
+        """What uploads pass, in this order."""
+        return (*(() if self.clip is None else (Clip(bound=self.clip),)), *all_made(self.stages, STAGES))
+
+    @cached_property
+    def one(self) -> Reducer:
+        """What makes one upload of many."""
+        return all_made(self.reducer, REDUCERS)[0]
 
     def at(self, carried: Carried) -> tuple[Stage, ...]:
         """The stages of the next round."""
-        return tuple(now for stage in self.stages if (now := stage.at(carried)) is not None)
+        return tuple(now for stage in self.chain if (now := stage.at(carried)) is not None)
 
     def learnt(self, carried: Carried, lengths: Sequence[float], notes: Mapping[str, float]) -> dict[str, float]:
         """What the stages carry on after a round."""
-        return {name: v for stage in self.stages for name, v in stage.learnt(carried, lengths, notes).items()}
+        return {name: v for stage in self.chain for name, v in stage.learnt(carried, lengths, notes).items()}
 
-    @staticmethod
-    def carried(notes: Mapping[str, float]) -> Carried:
-        """What stages carried, among the notes of a round."""
-        return {name: notes[name] for name in (Clip.BOUND,) if name in notes}
+    def carried(self, notes: Mapping[str, float]) -> Carried:
+        """What the stages carried, among the notes of a round."""
+        return {name: notes[name] for stage in self.chain for name in stage.carries if name in notes}
+
+    @property
+    def _verb(self) -> str:
+        return "change" if self.stages else "clip"
 
     def fit(self, method: Any) -> None:
         """Refuse uploads that do not say what they are, and stages that they give nothing to work on."""
@@ -114,7 +149,9 @@ class Uploads(Settings):
                 if field.meaning == "point" and field.name not in sent:
                     raise InvalidInput(f"{method.title}: {field.name} is a point, but no such thing is sent down")
         kind = records["up"]
-        if not self.stages or not kind.schema():
+        if not isinstance(self.one, WeightedMean) and not any(field.travel == "mean" for field in kind.schema()):
+            raise InvalidInput(f"{method.title} uploads no mean: there is nothing for the reducer to combine")
+        if not self.chain or not kind.schema():
             return
         if unsaid(kind):
             raise InvalidInput(
@@ -122,7 +159,7 @@ class Uploads(Settings):
                 "write Point[...] or Move[...] around its type"
             )
         if not parts(kind):
-            raise InvalidInput(f"{method.title} uploads no update of a model: there is nothing to clip")
+            raise InvalidInput(f"{method.title} uploads no update of a model: there is nothing to {self._verb}")
 
 
 def passed(stages: Sequence[Stage], ups: Any, down: Message, places: Any) -> tuple[Any, dict[str, Tensor]]:

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from undrift.core.algorithm import Method
-from undrift.core.check import Rejected
+from undrift.core.check import Expected, Rejected
 from undrift.core.client import Work
 from undrift.core.cohort import Cohort
 from undrift.core.drift import Drift
 from undrift.core.guard import Guard, Seen
-from undrift.core.records import Message, Upload
-from undrift.core.reduce import REDUCERS, Block, Partial, Reduction, Reply, reduce_buffers
+from undrift.core.records import Message
+from undrift.core.reduce import Block, Partial, Reply, reduce_buffers
 from undrift.core.spent import Spent
 from undrift.core.stages import Carried, Stage, Uploads
 from undrift.core.states import Kept, States, elsewhere
@@ -76,13 +76,15 @@ class Tally:
     ``part``: it is only a part of the cohort, and what the guard cannot tell yet is left to whoever has all parts.
     """
 
-    def __init__(self, task: Task, kind: type[Upload], states: States, part: bool = False, drift: bool = True) -> None:
+    def __init__(self, task: Task, expected: Expected, states: States, part: bool = False, drift: bool = True) -> None:
+        kind = expected.kind
+        self._unsaid = [wanted.name for wanted in expected.fields if wanted.shape is None]
         self._states = states
         self._parts = part  # with parts, uploads that had to wait are added last
         self._task, self._portions = task, task.cohort.portions
         self._down_bytes = _down_bytes(task)
         self._updates = task.kind == "update"
-        self._reduction = REDUCERS[task.uploads.reducer](kind)
+        self._reduction = task.uploads.one.begun(kind)
         self._drift = Drift(kind, task.down) if self._updates and drift else None
         self._guard = Guard(kind, task.down, task.uploads.guard)
         self._waiting: dict[int, Reply | Block] = {}  # for the guard to have seen all, by (first) place
@@ -107,10 +109,11 @@ class Tally:
 
     def unlike(self, reply: Reply) -> str | None:
         """Why an upload does not go with the first one, where nothing else says its shape."""
-        for spec, value in reply.up.items():
-            shape = self._shapes.setdefault(spec.name, tuple(value.shape))
-            if tuple(value.shape) != shape:
-                return f"{spec.name} has shape {tuple(value.shape)}, not {shape} as that of others"
+        for name in self._unsaid:
+            found = tuple(getattr(reply.up, name).shape)
+            shape = self._shapes.setdefault(name, found)
+            if found != shape:
+                return f"{name} has shape {found}, not {shape} as that of others"
         return None
 
     def _advance(self) -> None:
@@ -194,7 +197,6 @@ class Tally:
         self._waiting |= part.waiting
         if part.up is None:
             return
-        assert isinstance(self._reduction, Reduction)
         self._reduction.add_reduced(part.up, part.weight)
         if self._drift is not None and part.drift is not None:
             self._drift.merge(part.drift)

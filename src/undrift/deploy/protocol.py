@@ -236,8 +236,8 @@ def terms(method: Method, model: Model) -> dict[str, str]:
     }
 
 
-def file_of(method: Method | type[Method]) -> str:
-    """The hash of the installed file of a method: what a site's policy goes by."""
+def file_of(method: object) -> str:
+    """The hash of the installed file of a method, or of a stage: what a site's policy goes by."""
     kind = method if isinstance(method, type) else type(method)
     return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()
 

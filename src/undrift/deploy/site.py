@@ -27,6 +27,7 @@ from undrift.core.client import Judged
 from undrift.core.eager import Augment, Trainer
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Holding, Model
+from undrift.core.named import references
 from undrift.core.records import Message
 from undrift.core.reduce import Reply
 from undrift.core.stages import Uploads
@@ -157,13 +158,25 @@ class Site:
             file = protocol.file_of(self.workshop.method(section))
         except InvalidInput as error:
             raise Refusal("refused", f"cannot take part: {error}") from None
-        key = self.approvals.key(experiment, file)
+        key = self.approvals.key(experiment, " ".join([file, *self._stages(experiment)]))
         try:
             self.policy.check(experiment, str(section["name"]), file, self.approvals.approved(key))
         except Refusal as refusal:
             if refusal.kind == "waiting":
                 self.approvals.ask(key, experiment, file)
             raise
+
+    @staticmethod
+    def _stages(experiment: Mapping[str, Any]) -> list[str]:
+        """The hashes of the installed files of further stages, which only have names here: no path is followed."""
+        section = experiment.get("uploads") or {}
+        outside = [name for key in ("stages", "reducer") for name in references(str(section.get(key, "")))]
+        if outside:
+            raise Refusal("refused", f"takes stages and reducers by their installed names alone, not {outside[0]}")
+        try:
+            return [protocol.file_of(type(stage)) for stage in Uploads.create(**section).chain if section.get("stages")]
+        except InvalidInput as error:
+            raise Refusal("refused", f"cannot take part: {error}") from None
 
     def _join(self, letter: Letter) -> bytes:
         """Make a run ready, and say on which terms. What is needed to go on after a restart is on the disk before."""

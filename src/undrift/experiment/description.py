@@ -17,6 +17,8 @@ from undrift import algorithms
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.figure import METRICS, OF_CLASSES, OF_NUMBERS
+from undrift.core.named import short
+from undrift.core.plugins import Registry, reference_of, split
 from undrift.core.settings import Setting, Settings, at_least, between, positive
 from undrift.core.stages import Uploads
 from undrift.core.training import Training
@@ -25,7 +27,6 @@ from undrift.data.bounds import amount, regular
 from undrift.data.skew import FeatureSkew
 from undrift.experiment.limit import Limit
 from undrift.models import MODELS, ModelSpec
-from undrift.plugins import Registry, reference_of, split
 
 
 class Plan(Settings):
@@ -211,15 +212,6 @@ def label_of(method: Method) -> str:
     return type(method).title + (f" ({', '.join(given)})" if given else "")
 
 
-def short(value: Any) -> str:
-    """A setting's value as it is written on a command line and in a name."""
-    if isinstance(value, tuple | list):
-        return "[" + ",".join(map(short, value)) + "]"
-    if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    return str(value)
-
-
 def tag(section: Mapping[str, Any]) -> str:
     """A method's section as it is written on a command line: the inverse of ``parse_method``."""
     flat = {k: v for k, v in section.items() if k not in ("name", "train")}
@@ -281,18 +273,6 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The keys in which two descriptions are not the same experiment."""
     then, now = json.loads(json.dumps(dict(then))), json.loads(json.dumps(dict(now)))
     return sorted(key for key in {*then, *now} - ASIDE if then.get(key) != now.get(key))
-
-
-def listed(text: str) -> list[str]:
-    """The parts of a list with commas; a comma within brackets belongs to its part: ``a,b=[1,2]`` is two."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
 
 
 def parse_method(text: str) -> dict[str, Any]:

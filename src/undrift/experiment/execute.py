@@ -137,7 +137,7 @@ def _played(prepared: Ready, recorder: Recorder, runtime: Runtime, watch: _Watch
     method, plan = prepared.method, prepared.plan
     runtime.states = recorder.states(method, plan.device, runtime.elsewhere)
     loop = Loop(prepared.federation, method, runtime, prepared.participate, prepared.uploads)
-    snapshot = recorder.resumed(method, plan.device) or loop.start()
+    snapshot = loop.start(recorder.resumed(method, plan.device))
     limit = Limit.parse(plan.limit)
     meter = Meter(limit, recorder.history().rounds if limit.amounts else ())
     patience = Patience.of(plan.patience, recorder.history()) if plan.patience else Patience()

@@ -19,6 +19,7 @@ from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, ModelLike, Registered, Rows, build
 from undrift.core.loop import resolved
 from undrift.core.partial import refuse_sums
+from undrift.core.plugins import digest_of
 from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.core.vector import Layout, layout_of
@@ -29,7 +30,6 @@ from undrift.experiment.description import Experiment, Plan, label_of
 from undrift.experiment.evaluate import Evaluator
 from undrift.experiment.machine import versions
 from undrift.models import ModelSpec, aligned, default_model, fitted, spec
-from undrift.plugins import digest_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 MOST_NAMES = 10_000  # clients whose names are kept with a run
@@ -101,6 +101,9 @@ class Prepared:
         code = digest_of(type(self.method))
         if code is not None:
             facts["code"] = code
+        passed = [digest_of(type(part)) for part in (*self.uploads.chain, self.uploads.one)]
+        if any(passed):
+            facts["uploads_code"] = [digest for digest in passed if digest]
         labels = self.dataset.labels
         if self.dataset.label_names:
             facts["class_names"] = list(self.dataset.label_names)

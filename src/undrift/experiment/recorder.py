@@ -18,7 +18,6 @@ from undrift.core.figure import Figure
 from undrift.core.loop import Snapshot
 from undrift.core.records import Nothing
 from undrift.core.runtime import Runtime
-from undrift.core.stages import Uploads
 from undrift.core.states import Memory, States
 from undrift.core.vector import Buffers
 from undrift.experiment.prepare import Ready
@@ -46,7 +45,7 @@ class Recorder(Protocol):
         """Where the clients' states go; ``elsewhere``: the clients keep them themselves."""
 
     def resumed(self, method: Method, device: str) -> Snapshot | None:
-        """Where the run left off; None: it has not begun."""
+        """Where the run left off, with all that its last round noted; None: it has not begun."""
 
     def began(self, runtime: Runtime) -> None:
         """The rounds begin now, on this runtime."""
@@ -123,7 +122,7 @@ class InLedger:
         server = method.records()["server"].of(stored.server)
         notes = next(row.notes for row in self._ledger.rounds(self.run) if row.round == stored.round)
         buffers = Buffers.of(stored.buffers)
-        return Snapshot(stored.round, server.to(device), buffers.to(device), Uploads.carried(notes))
+        return Snapshot(stored.round, server.to(device), buffers.to(device), notes)
 
     def began(self, runtime: Runtime) -> None:
         self._ledger.set_status(self.run, "running", facts=_told(runtime))

@@ -164,6 +164,7 @@ def check_same(run: Run, prepared: Prepared, strict: bool = False) -> None:
         ("start_fingerprint", "the initial model"),
         ("label", "the method's settings"),
         ("code", "the method's file and that"),
+        ("uploads_code", "the files of stages and reducer"),
         ("training", "the training settings"),
         ("uploads", "the settings of the uploads"),
         ("participate", "the clients per round"),

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from undrift.core.errors import InvalidInput, unknown
+from undrift.core.plugins import Registry
 from undrift.core.profile import profile
 from undrift.models.convnets import VGG16, AlexNet, CovidNet, FedADMCNN, FireNet, FireNetLight, HarNet
 from undrift.models.lenet import LeNetFast, LeNetHar, LeNetPlain
@@ -17,7 +18,6 @@ from undrift.models.linear import MLP, SVM, Linear, Logistic
 from undrift.models.losses import LOSSES, Loss, aligned
 from undrift.models.resnet import ResNet8, ResNet18
 from undrift.models.spec import ModelSpec
-from undrift.plugins import Registry
 
 OWN: dict[str, type[ModelSpec]] = {
     kind.name: kind

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from undrift.core.errors import InvalidInput
-from undrift.experiment.description import short
+from undrift.core.named import short
 from undrift.studies.outcome import Outcome, heat
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from undrift import algorithms
 from undrift.core.algorithm import Algorithm, Method
 from undrift.core.errors import InvalidInput, unknown
-from undrift.experiment.description import listed, parse_method, short
+from undrift.core.named import listed, short
+from undrift.experiment.description import parse_method
 
 Section = dict[str, Any]  # a method as a description has it: its name and the settings that were given
 

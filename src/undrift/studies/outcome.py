@@ -15,7 +15,7 @@ from undrift.analysis.groups import grouped
 from undrift.analysis.health import health
 from undrift.analysis.intervals import Spread
 from undrift.core.figure import HEADLINE
-from undrift.experiment.description import short
+from undrift.core.named import short
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
 from undrift.studies.jobs import Done

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from undrift.core.errors import InvalidInput, unknown
+from undrift.core.named import listed, short
 from undrift.core.settings import Setting
-from undrift.experiment.description import SECTIONS, components, listed, short
+from undrift.experiment.description import SECTIONS, components
 
 
 @dataclass(frozen=True)

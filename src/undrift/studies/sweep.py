@@ -19,9 +19,10 @@ from undrift import algorithms as registry
 from undrift.core import rng
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
+from undrift.core.named import short
 from undrift.core.training import Training
 from undrift.data import Dataset, Partitioner
-from undrift.experiment.description import merge, short, tag
+from undrift.experiment.description import merge, tag
 from undrift.studies.compare import kept
 from undrift.studies.jobs import Done, Observer, Own, Place, Queued, work_off
 from undrift.studies.lineup import (

@@ -7,10 +7,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from undrift.core.errors import unknown
+from undrift.core.plugins import Registry
 from undrift.data.dataset import Dataset
 from undrift.data.partitions.base import Partition, Partitioner
 from undrift.data.registry import found
-from undrift.plugins import Registry
 
 PARTITIONERS = Registry("partition", Partitioner, "undrift.partitions", found(__name__, __path__, Partitioner))
 

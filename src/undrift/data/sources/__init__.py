@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from undrift.core.errors import InvalidInput, unknown
+from undrift.core.plugins import Registry
 from undrift.data.dataset import Dataset
 from undrift.data.registry import found
 from undrift.data.sources import files
 from undrift.data.sources.base import Published, Source
 from undrift.data.sources.files import Checksums, OnDownload
-from undrift.plugins import Registry
 
 SOURCES = Registry("data set", Source, "undrift.data", found(__name__, __path__, Source))
 

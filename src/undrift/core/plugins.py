@@ -1,8 +1,9 @@
-"""Code that does not live here: methods, models, data sets and partitions from a file, a package or an entry point.
+"""Code that does not live here: methods, models, stages and the like from a file, a package or an entry point.
 
 A name is ours, or that of an entry point of an installed package (groups ``undrift.algorithms``, ``undrift.models``,
-``undrift.data``, ``undrift.partitions``), or a reference: ``./fedleash.py``, ``./fedleash.py:FedLeash`` or
-``package.module:Name``. Only what a user names is ever imported. Knows nothing of what a method or a data set is.
+``undrift.data``, ``undrift.partitions``, ``undrift.stages``, ``undrift.reducers``), or a reference: ``./fedleash.py``,
+``./fedleash.py:FedLeash`` or ``package.module:Name``. Only what a user names is ever imported. Knows nothing of what a
+method or a data set is.
 """
 
 from __future__ import annotations
