@@ -19,6 +19,7 @@ from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, ModelLike, Registered, Rows, build
 from undrift.core.figure import GLOBAL
 from undrift.core.loop import resolved
+from undrift.core.partial import refuse_sums
 from undrift.core.plugins import digest_of
 from undrift.core.stages import Uploads
 from undrift.core.training import Training
@@ -183,6 +184,8 @@ def prepare(
     _warn_of_defaults(method, federation.training)
     method = resolved(method, federation)
     _check_choosing(plan, method, federation)
+    if plan.ray_sum:
+        refuse_sums(method, uploads or Uploads())
     return Prepared(method, federation, partition, dataset, evaluator, participate, plan, uploads or Uploads())
 
 
@@ -263,6 +266,8 @@ def refuse(experiments: Sequence[Experiment], dataset: Dataset) -> None:
                 _check_participants(plan, partition)
                 largest[held] = int(partition.sizes.max())
             experiment.uploads.fit(method)
+            if plan.ray_sum:
+                refuse_sums(method, experiment.uploads)
             method.fit(experiment.train, layouts[model], experiment.train.steps_for(largest[held]))
 
 
