@@ -24,7 +24,7 @@ from conformance.table import Row
 from core.hostile import mutated
 from undrift.algorithms import create
 from undrift.core.admit import Door
-from undrift.core.check import Rejected
+from undrift.core.check import Rejected, _objections
 from undrift.core.guard import Guard
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.packing import pack
@@ -128,7 +128,8 @@ def assault(name: str, number: int, seed: int) -> Counter[str]:
         honest = replies[place]
         tensors, header, data = sent[task.kind, place]
         data = mutated(draw, tensors, header, data)
-        found = Door(here.loop.runtime.expecting(task)).admit(honest.client, data)
+        expected = here.loop.runtime.expecting(task)
+        found = Door(expected).admit(honest.client, data)
         if isinstance(found, Rejected):
             assert found.client == honest.client
             assert 0 < len(found.reason) < 300
@@ -136,6 +137,7 @@ def assault(name: str, number: int, seed: int) -> Counter[str]:
             outcome["rejected"] += 1
             continue
         outcome["admitted"] += 1
+        assert next(_objections(found, expected), None) is None, "a glance let pass what a close look does not"
         assert found.client == honest.client
         assert (found.round, found.samples, found.steps) == (honest.round, honest.samples, honest.steps)
         assert unlike(found.up, honest.up) == ""

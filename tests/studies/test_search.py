@@ -169,7 +169,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     ]
     first = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     while first.poll() is None:  # until a run is finished and another is under way
-        if path.exists():
+        if path.exists() and path.stat().st_size:  # an empty file is no ledger yet
             with Ledger(path) as book:
                 states = [run.status for run in book.runs() if run.rounds]
             if "finished" in states and "running" in states:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ NOTES, NAME = 32, 40  # notes of a client, and letters of the name of one
 
 _NUMBERS = {int: torch.int64, float: torch.float64, bool: torch.bool}
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64)
+_QUICK = (torch.float32, torch.float64)  # the product of two vectors is quick
 _SINGLE = (torch.float64, torch.int64)  # a single number may be one of these too: it is reduced in double precision
 
 
@@ -40,6 +41,16 @@ class Rejected:
 
     client: int
     reason: str
+
+
+class Wanted(NamedTuple):
+    """What a field of a record must be."""
+
+    name: str
+    called: str  # in a sentence
+    types: tuple[torch.dtype, ...]  # the usual one first
+    shape: tuple[int, ...] | None  # None: not known
+    limit: float  # of the magnitude of its numbers
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,19 @@ class Expected:
     patience: float = (
         0.0  # seconds of work that may be claimed however young the exchange is, as of an answer sent again
     )
+
+    @cached_property
+    def fields(self) -> tuple[Wanted, ...]:
+        """What the fields of an upload must be."""
+        return tuple(
+            Wanted(spec.name, spec.name, self.types(spec), self.shape(spec), self.limit(spec))
+            for spec in self.kind.schema()
+        )
+
+    @cached_property
+    def state(self) -> tuple[Wanted, ...]:
+        """What the fields of a client's state must be, where it has any."""
+        return () if self.fresh is None else alike("state", self.fresh.state)
 
     @property
     def keeps(self) -> bool:
@@ -105,9 +129,58 @@ class Expected:
 def objection(reply: Reply, expected: Expected) -> str | None:
     """Why a reply cannot count, or None."""
     try:
-        return next(_objections(reply, expected), None)
+        return None if _plain(reply, expected) else next(_objections(reply, expected), None)
     except Exception as error:  # a thing that is none of what it should be; even looking at it may go wrong
         return f"it cannot be read ({type(error).__name__})"
+
+
+def _plain(reply: Reply, expected: Expected) -> bool:
+    """Is it, at a glance, what was expected? Nearly all are, and a small client takes no longer than a close look."""
+    client, samples, steps, spent, up = reply.client, reply.samples, reply.steps, reply.spent, reply.up
+    population = expected.population
+    if not (
+        type(client) is type(reply.round) is type(samples) is type(steps) is int
+        and reply.round == expected.round
+        and samples == population.samples[client]
+        and 0 <= steps < MOST
+        and (population.steps is None or steps == population.steps[client])
+        and reply.notes == {}
+        and reply.buffers is None is (expected.buffers or None)
+        and type(spent) is Spent
+        and type(up) is expected.kind
+        and type(up).derived is Upload.derived
+    ):
+        return False
+    most, there, kept = min(samples * (steps + 1) * REPEATS, MOST), expected.fresh, reply.state
+    return (
+        type(spent.gradients) is type(spent.forwards) is type(spent.head_gradients) is int
+        and type(spent.bytes_up) is type(spent.bytes_down) is int
+        and type(spent.seconds) is float
+        and 0 <= spent.gradients <= most >= spent.forwards >= 0 <= spent.head_gradients <= most
+        and 0 <= spent.bytes_up <= MOST >= spent.bytes_down >= 0 <= spent.seconds <= expected.seconds
+        and _short(up, expected.fields)
+        and not up.doubt(samples, steps)
+        and (
+            kept is None
+            or (
+                expected.keeps and (there is None or (type(kept) is type(there.state) and _short(kept, expected.state)))
+            )
+        )
+    )
+
+
+def _short(record: Record, fields: Sequence[Wanted]) -> bool:
+    """Are they vectors of the usual types, all shorter than their numbers may be large? It is quick to say."""
+    for wanted in fields:
+        value: Any = getattr(record, wanted.name)
+        if type(value) is not Tensor or value.dtype is not wanted.types[0] or value.shape != wanted.shape:
+            return False
+        if value.ndim != 1 or value.dtype not in _QUICK:
+            if next(_tensor(value, wanted), None) is not None:
+                return False
+        elif not 2 * math.sqrt(value.dot(value).item()) <= wanted.limit:  # twice: rounding is no matter
+            return False
+    return True
 
 
 def sound(block: Block, expected: Expected) -> bool:
@@ -174,9 +247,8 @@ def _notes(notes: Any) -> Iterator[str]:
 def _upload(up: Any, expected: Expected) -> Iterator[str]:
     if type(up) is not expected.kind:
         yield f"it is a {type(up).__name__}, not a {expected.kind.__name__}"
-    for spec, value in up.items():
-        shape = expected.shape(spec)
-        yield from _tensor(spec.name, value, expected.types(spec), shape, expected.limit(spec))
+    for wanted in expected.fields:
+        yield from _tensor(getattr(up, wanted.name), wanted)
 
 
 def _derived(up: Upload) -> Iterator[str]:
@@ -194,7 +266,7 @@ def _state(state: Any, expected: Expected) -> Iterator[str]:
     if not expected.keeps:
         yield "it comes with a state, and nothing was to be kept"
     if expected.fresh is not None:
-        yield from _like("state", state, expected.fresh.state)
+        yield from _like("state", state, type(expected.fresh.state), expected.state)
 
 
 def _buffers(buffers: Any, expected: Expected) -> Iterator[str]:
@@ -205,7 +277,7 @@ def _buffers(buffers: Any, expected: Expected) -> Iterator[str]:
         return
     if buffers is None:
         yield "its batch-norm statistics are missing"
-    yield from _like("batch-norm statistics", buffers, like)
+    yield from _like("batch-norm statistics", buffers, type(like), alike("batch-norm statistics", like))
     counts, spans = buffers.counts, expected.population.layout.variances
     if counts.numel() and not 0 <= int(counts.min()) <= int(counts.max()) <= MOST:
         yield "the counts of its batch-norm statistics are not plausible"
@@ -213,19 +285,26 @@ def _buffers(buffers: Any, expected: Expected) -> Iterator[str]:
         yield "a variance in its batch-norm statistics is negative"
 
 
-def _like(what: str, record: Any, like: Record) -> Iterator[str]:
-    """What is wrong with a record that must have the types and shapes of another."""
-    if type(record) is not type(like):
-        yield f"its {what} is a {type(record).__name__}, not a {type(like).__name__}"
-    for (spec, value), (_, there) in zip(record.items(), like.items(), strict=True):
-        free = there.is_floating_point() and not reach(there) < math.inf  # NaN may mean something in it
+def alike(what: str, like: Record) -> tuple[Wanted, ...]:
+    """A record must have the types and shapes of another one."""
+    found = []
+    for spec, value in like.items():
+        free = value.is_floating_point() and not reach(value) < math.inf  # NaN may mean something in it
         limit = math.inf if free else PLAUSIBLE
-        yield from _tensor(f"its {what} {spec.name}", value, (there.dtype,), tuple(there.shape), limit)
+        found.append(Wanted(spec.name, f"its {what} {spec.name}", (value.dtype,), tuple(value.shape), limit))
+    return tuple(found)
 
 
-def _tensor(
-    name: str, value: Any, types: tuple[torch.dtype, ...], shape: tuple[int, ...] | None, limit: float
-) -> Iterator[str]:
+def _like(what: str, record: Any, kind: type[Record], fields: Sequence[Wanted]) -> Iterator[str]:
+    """What is wrong with a record that must be of this kind."""
+    if type(record) is not kind:
+        yield f"its {what} is a {type(record).__name__}, not a {kind.__name__}"
+    for wanted in fields:
+        yield from _tensor(getattr(record, wanted.name), wanted)
+
+
+def _tensor(value: Any, wanted: Wanted) -> Iterator[str]:
+    name, types, shape, limit = wanted.called, wanted.types, wanted.shape, wanted.limit
     if not isinstance(value, Tensor) or value.layout != torch.strided:
         yield f"{name} is not a tensor"
     if value.dtype not in types:

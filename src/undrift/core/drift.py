@@ -29,8 +29,8 @@ class Drift:
         if not self._count:
             self._update, self._sum, self._units = (torch.zeros_like(value) for _ in range(3))
         if seen is None:
-            start = self._starts.at(self._name, slice(place, place + 1))
-            update = value if start is None else torch.sub(value, start[0], out=self._update)
+            start = self._starts.one(self._name, place)
+            update = value if start is None else torch.sub(value, start, out=self._update)
             square = float(update.dot(update))
         else:
             update, square = seen.update, seen.square

@@ -49,18 +49,17 @@ class Guard:
             square = sum(_square(getattr(up, name)) for name in (self._first, *self._others))
             # An update is at most as long as upload and message together.
             return math.sqrt(square) <= (LONG - 1) * self._message(place), None
-        places = slice(place, place + 1)
         value: Tensor = getattr(up, self._first).reshape(-1)
-        start = self._starts.at(self._first, places)
+        start = self._starts.one(self._first, place)
         if start is not None:
             if self._scratch is None:
                 self._scratch = torch.empty_like(value)
-            value = torch.sub(value, start[0], out=self._scratch)
-        square = total = float(value.dot(value))
+            value = torch.sub(value, start, out=self._scratch)
+        square = total = value.dot(value).item()
         for name in self._others:
-            start = self._starts.at(name, places)
+            start = self._starts.one(name, place)
             more: Tensor = getattr(up, name).reshape(-1)
-            total += _square(more if start is None else more - start[0])
+            total += _square(more if start is None else more - start)
         length = self.lengths[place] = math.sqrt(total) if math.isfinite(total) else self._length(up, place)
         return length <= LONG * self._message(place), Seen(value, square)
 

@@ -24,7 +24,7 @@ from undrift.core.cohort import Cohort
 from undrift.core.drift import Drift
 from undrift.core.federation import Federation
 from undrift.core.guard import Guard, Seen
-from undrift.core.records import Message, Upload
+from undrift.core.records import Message
 from undrift.core.reduce import Block, Reply, reduce_buffers
 from undrift.core.spent import Spent
 from undrift.core.stages import Carried, Stage, Uploads
@@ -145,7 +145,7 @@ def settle(task: Task, replies: Iterable[Answer], states: States, expected: Expe
     """
     places = {int(client): place for place, client in enumerate(task.cohort.ids)}
     expected = expected or expecting(task)
-    tally = Tally(task, expected.kind, states)
+    tally = Tally(task, expected, states)
     good: set[int] = set()
     rejected: dict[int, str] = {}
 
@@ -202,7 +202,9 @@ def expecting(task: Task, fresh: Kept | None = None, travels: bool = True, patie
 class Tally:
     """Replies that are added up in the order of the cohort. One that comes early waits; what was added is forgotten."""
 
-    def __init__(self, task: Task, kind: type[Upload], states: States) -> None:
+    def __init__(self, task: Task, expected: Expected, states: States) -> None:
+        kind = expected.kind
+        self._unsaid = [wanted.name for wanted in expected.fields if wanted.shape is None]
         self._states = states
         self._task, self._portions = task, task.cohort.portions
         self._down_bytes = _down_bytes(task)
@@ -230,10 +232,11 @@ class Tally:
 
     def unlike(self, reply: Reply) -> str | None:
         """Why an upload does not go with the first one, where nothing else says its shape."""
-        for spec, value in reply.up.items():
-            shape = self._shapes.setdefault(spec.name, tuple(value.shape))
-            if tuple(value.shape) != shape:
-                return f"{spec.name} has shape {tuple(value.shape)}, not {shape} as that of others"
+        for name in self._unsaid:
+            found = tuple(getattr(reply.up, name).shape)
+            shape = self._shapes.setdefault(name, found)
+            if found != shape:
+                return f"{name} has shape {found}, not {shape} as that of others"
         return None
 
     def _advance(self) -> None:

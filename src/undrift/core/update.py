@@ -40,6 +40,13 @@ class Starts:
                     self._each[field.name] = value
                 else:
                     self._same[field.name] = value.reshape(1, -1)
+        self._first = {name: rows[0] for name, rows in self._same.items()}
+
+    def one(self, name: str, place: int) -> Tensor | None:
+        """Of the client at this place, as a vector. None: the field is no point."""
+        if name in self._first:
+            return self._first[name]
+        return self._each[name][place].reshape(-1) if name in self._each else None
 
     def at(self, name: str, places: slice | Tensor) -> Tensor | None:
         """Of clients at these places, as rows; one row where it was the same for all. None: the field is no point."""
