@@ -82,6 +82,15 @@ def quadratics(
     return _federation(Quadratic(start), list(zip(a, c, strict=True)), n, training, public, seed)
 
 
+def crowd(far: float, clients: int = 7) -> Federation:
+    """Clients that pull towards points near 1 from a start at 1, but for the fourth, which is pulled far away."""
+    c = [[1.0 + 0.1 * i, 2.0 - 0.1 * i] for i in range(clients)]
+    c[3] = [far, far]
+    return quadratics(
+        [[1.0, 1.0]] * clients, c, [2 + i for i in range(clients)], [1.0, 1.0], Training(lr=0.5, batch_size=0, steps=1)
+    )
+
+
 def slopes(b: Sequence[Sequence[float]], n: Sequence[int] | None = None, **training: Any) -> Federation:
     """Clients with linear losses <b_i, w>, from w = 0; by default one step of length 1, so that d_i = b_i."""
     settings = Training(**{"lr": 1.0, "batch_size": 0, "steps": 1} | training)

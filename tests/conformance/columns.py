@@ -23,6 +23,7 @@ from undrift.core.runtime import Runtime, Task
 from undrift.core.wire import Request
 from undrift.runtimes.batched import Batched
 from undrift.runtimes.processes import Processes
+from undrift.runtimes.sums import SumsHere
 from undrift.runtimes.threads import Threads
 
 
@@ -116,6 +117,7 @@ COLUMNS = [
     Column("threads(3)", lambda federation: Threads(federation, 3)),
     Column("processes(1)", lambda federation: Processes(federation, 1)),
     Column("processes(2)", lambda federation: Processes(federation, 2)),
+    Column("sums of 2", lambda federation: SumsHere(federation, 2), tolerance=1e-5),
     Column("batched", Batched, tolerance=1e-5, rounds=5),
     pytest.param(Column("ray", on_ray), marks=pytest.mark.cluster),
 ]

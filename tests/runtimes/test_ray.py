@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import Tensor
+from torch import Tensor, nn
 
 if importlib.util.find_spec("ray") is None:
     pytest.skip("needs ray", allow_module_level=True)
@@ -23,13 +23,15 @@ if importlib.util.find_spec("ray") is None:
 import undrift.runtimes.ray as runtime  # noqa: I001  (before Ray itself is imported: it sets the secret of a cluster)
 import ray
 from conformance import problem
-from conformance.test_conformance import assert_same_runs
+from conformance.test_conformance import assert_same, assert_same_runs
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
 from undrift.core.stages import Uploads
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
-from worked import play
+from undrift.runtimes import raysum
+from undrift.runtimes.sums import SumsHere
+from worked import crowd, play
 
 pytestmark = [
     pytest.mark.cluster,
@@ -103,6 +105,43 @@ class TestBits:
         assert serial[0].cohort.notes["clipped"] == 1.0
         with runtime.Ray(here) as cluster:
             assert_same_runs(play(here, "fedavg", 2, runtime=lambda _: cluster, uploads=uploads), serial)
+
+    @pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddane", "pfedmo", "fedproto"])
+    def test_sums_of_workers_are_those_of_one_process(self, name: str) -> None:
+        here, uploads = problem.federation("network"), Uploads(clip=None if name == "fedproto" else "median")
+        with raysum.Sums(here, 2) as cluster:
+            found = play(here, name, 3, runtime=lambda _: cluster, uploads=uploads)
+        assert_same_runs(found, play(here, name, 3, runtime=lambda f: SumsHere(f, 2), uploads=uploads))
+
+    def test_sums_of_batch_norm(self) -> None:
+        here = problem.federation("network")
+        module = nn.Sequential(nn.Linear(problem.INPUTS, 5), nn.BatchNorm1d(5), nn.Linear(5, problem.CLASSES))
+        here = replace(here, module=module)
+        with raysum.Sums(here, 3) as cluster:
+            (found,) = play(here, "fedavg", 1, runtime=lambda _: cluster)
+        (home,) = play(here, "fedavg", 1, runtime=lambda f: SumsHere(f, 3))
+        assert found.snapshot.buffers is not None
+        assert_same(found.snapshot.buffers, home.snapshot.buffers)
+
+    def test_a_hostile_client_does_not_spoil_a_sum(self) -> None:
+        for far, reason in ((1e8, "its update has norm"), (float("nan"), "x is not finite")):
+            here = crowd(far)
+            with raysum.Sums(here, 3) as cluster:
+                (found,) = play(here, "fedavg", 1, runtime=lambda _, on=cluster: on)
+            (home,) = play(here, "fedavg", 1, runtime=lambda f: SumsHere(f, 3))
+            assert list(found.rejected) == [3]
+            assert found.rejected[3].startswith(reason)
+            assert_same_runs([found], [home])
+            assert found.drift == home.drift
+
+    def test_an_error_within_a_sum_says_whose_it_was(self) -> None:
+        def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+            raise ArithmeticError("the loss gave up")
+
+        here = replace(problem.federation("network"), loss=loss)
+        with raysum.Sums(here, 2) as cluster, pytest.raises(ArithmeticError, match="gave up") as caught:
+            play(here, "fedavg", 1, runtime=lambda _: cluster)
+        assert any("client" in note and "round 1" in note for note in caught.value.__notes__)
 
     def test_an_error_says_whose_it_was(self) -> None:
         def loss(outputs: Tensor, targets: Tensor) -> Tensor:

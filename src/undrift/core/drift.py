@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,6 +11,17 @@ from torch import Tensor
 from undrift.core.guard import SAMPLE, Seen
 from undrift.core.records import Message, Upload
 from undrift.core.update import Starts
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What is left of updates that were looked at: how many, their lengths, and the sums of them and of their units."""
+
+    count: int
+    lengths: float
+    squares: float
+    total: Tensor
+    units: Tensor
 
 
 class Drift:
@@ -23,7 +35,7 @@ class Drift:
 
     def add(self, up: Upload, place: int, seen: Seen | None = None) -> None:
         """The upload of the client at this place of the cohort; ``seen`` where its update was worked out before."""
-        if not self._name or self._count == SAMPLE:
+        if not self._name or self._count >= SAMPLE:
             return
         value: Tensor = getattr(up, self._name).reshape(-1)  # a method may average tensors of any shape
         if not self._count:
@@ -41,7 +53,7 @@ class Drift:
 
     def add_rows(self, ups: Upload, place: int, seen: Seen | None = None) -> None:
         """The same for uploads whose fields are stacked along a first axis: clients from this place on."""
-        if not self._name or self._count == SAMPLE:
+        if not self._name or self._count >= SAMPLE:
             return
         rows: Tensor = getattr(ups, self._name)[: SAMPLE - self._count]
         rows = rows.reshape(len(rows), -1)
@@ -60,6 +72,19 @@ class Drift:
         self._count += len(rows)
         self._lengths += float(lengths.sum())
         self._squares += float(lengths.dot(lengths))
+
+    def spread(self) -> Spread | None:
+        """What is left of all that was looked at."""
+        return Spread(self._count, self._lengths, self._squares, self._sum, self._units) if self._count else None
+
+    def merge(self, other: Spread) -> None:
+        """What was looked at elsewhere."""
+        if not self._count:
+            self._update, self._sum, self._units = (torch.zeros_like(other.total) for _ in range(3))
+        self._sum.add_(other.total)
+        self._units.add_(other.units)
+        self._count, self._lengths = self._count + other.count, self._lengths + other.lengths
+        self._squares += other.squares
 
     def figures(self) -> dict[str, float]:
         """Mean cosine and root mean square distance of the updates to their mean, and FedMRUR's amp."""

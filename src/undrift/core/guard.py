@@ -8,7 +8,7 @@ stays a stream; and as the drift looks at the same updates, nothing is worked ou
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median_low
 from typing import Any, NamedTuple
 
@@ -79,6 +79,11 @@ class Guard:
         numbers = lengths.tolist()
         self.lengths.update(zip(places, numbers, strict=True))
         return self._all_within(LONG, places, numbers), Seen(updates[self._first], lengths=first)
+
+    def told(self, lengths: Mapping[int, float]) -> None:
+        """The lengths of updates that were looked at elsewhere, by place."""
+        if len(self.lengths) < SAMPLE:
+            self.lengths |= lengths
 
     def objections(self, waiting: Sequence[tuple[int, Any]]) -> dict[int, str]:
         """Why some of these uploads cannot count, by place, now that all were looked at."""

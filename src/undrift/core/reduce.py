@@ -79,6 +79,29 @@ class Block:
         return [{name: values[i] for name, values in self.notes.items()} for i in range(len(self.clients))]
 
 
+@dataclass(frozen=True)
+class Partial:
+    """Clients that follow each other in the cohort, with one upload for all that count, added up where they worked.
+
+    What is known of each client comes along; uploads that the guard has to see beside all others come as they are.
+    """
+
+    place: int  # of the first of them in the cohort
+    span: int  # how many were asked
+    up: Any  # reduced, in the fields' own types; None: nobody's counts
+    weight: float  # theirs together
+    clients: tuple[int, ...]  # those that count, in cohort order, and so in all that follows
+    steps: tuple[int, ...]
+    spent: tuple[Spent, ...]
+    notes: tuple[dict[str, float], ...]
+    kept: Mapping[int, Any]  # what they will keep
+    buffers: Buffers | None
+    lengths: Mapping[int, float]  # of their updates, by place
+    drift: Any  # how far their updates lie apart, where it was looked at
+    waiting: Mapping[int, Reply]  # by place
+    rejected: Mapping[int, str]  # by client
+
+
 def _unstacked(record: Any, count: int, copy: bool = False) -> list[Any]:
     columns = [[row.clone() for row in value.unbind()] if copy else value.unbind() for _, value in record.items()]
     kind = type(record)
@@ -153,6 +176,19 @@ class Reduction:
                     self._sums[spec.name] = Total(rows[0])
                 scale = factors if spec.travel == "mean" else torch.ones_like(factors)
                 self._sums[spec.name].add(torch.tensordot(scale.to(rows), rows, 1), 1.0)
+
+    def add_reduced(self, up: Upload, weight: float) -> None:
+        """What another reduction made of uploads that weigh so much together."""
+        self._first = self._first or weight
+        factor = weight / self._first
+        self._weight += factor
+        for spec, value in up.items():
+            if spec.travel == "each":
+                self._rows.setdefault(spec.name, []).extend(value.unbind())
+            else:
+                if spec.name not in self._sums:
+                    self._sums[spec.name] = Total(value)
+                self._sums[spec.name].add(value, factor if spec.travel == "mean" else 1.0)
 
     def result(self) -> Any:
         rows = {name: torch.stack(values) for name, values in self._rows.items()}

@@ -43,8 +43,8 @@ class Plan(Settings):
     ] = None
     validation: Annotated[
         float | None,
-        "share of every client's training data that nobody trains on, to choose settings by",
-        between(0, 1, open_low=True, open_high=True),
+        "share of every client's training data that nobody trains on, to choose settings by; 0: none",
+        between(0, 1, open_high=True),
     ] = None
     patience: Annotated[
         int | None,
@@ -75,8 +75,15 @@ class Plan(Settings):
     ray_gpus: Annotated[
         float | None, "GPUs of a Ray task, with device = cuda: 0.25 is four tasks on one", positive()
     ] = None
+    ray_sum: Annotated[
+        int | None,
+        "clients whose uploads a Ray task adds up, so that one travels for all (other rounding); left out: all travel",
+        at_least(1),
+    ] = None
 
     def validate(self) -> None:
+        if self.ray_sum and self.runtime != "ray":
+            raise InvalidInput(f"ray_sum = {self.ray_sum}: only tasks of a cluster add up: set runtime = ray")
         if self.patience and not self.validation:
             raise InvalidInput(
                 f"patience = {self.patience}: it goes by validation data, and there are none: set validation = 0.1"

@@ -116,6 +116,7 @@ def execute(
                     prepared.method,
                     ray_address=plan.ray_address,
                     ray_gpus=plan.ray_gpus,
+                    ray_sum=plan.ray_sum,
                 )
                 runtime = stack.enter_context(made)
             recorder.began(runtime)

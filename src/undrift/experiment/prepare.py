@@ -18,6 +18,7 @@ from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, ModelLike, Registered, Rows, build
 from undrift.core.loop import resolved
+from undrift.core.partial import refuse_sums
 from undrift.core.plugins import digest_of
 from undrift.core.stages import Uploads
 from undrift.core.training import Training
@@ -181,6 +182,8 @@ def prepare(
     participate = 1 if method.pools_data else plan.participate or len(partition)
     _warn_of_defaults(method, federation.training)
     method = resolved(method, federation)
+    if plan.ray_sum:
+        refuse_sums(method, uploads or Uploads())
     return Prepared(method, federation, partition, dataset, evaluator, participate, plan, uploads or Uploads())
 
 
@@ -249,6 +252,8 @@ def refuse(experiments: Sequence[Experiment], dataset: Dataset) -> None:
                 _check_participants(plan, partition)
                 largest[held] = int(partition.sizes.max())
             experiment.uploads.fit(method)
+            if plan.ray_sum:
+                refuse_sums(method, experiment.uploads)
             method.fit(experiment.train, layouts[model], experiment.train.steps_for(largest[held]))
 
 

@@ -28,6 +28,7 @@ def create(
     *,
     ray_address: str | None = None,
     ray_gpus: float | None = None,
+    ray_sum: int | None = None,
 ) -> Runtime:
     """A runtime by name; ``workers`` is the number of threads or worker processes, where there are any.
 
@@ -60,7 +61,8 @@ def create(
 
         runtime = Batched(federation)
     elif name == "ray":
-        runtime = on_ray(ray_address).runtime(federation, workers, ray_gpus)
+        on_ray(ray_address)
+        runtime = import_module("undrift.runtimes.raysum").runtime(federation, workers, ray_gpus, ray_sum)
     else:
         from undrift.runtimes.serial import Serial
 

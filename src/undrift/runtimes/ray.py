@@ -20,12 +20,11 @@ from undrift.core.check import Rejected
 from undrift.core.client import Candidate
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
-from undrift.core.reduce import Reply
+from undrift.core.reduce import Partial, Reply
 from undrift.core.runtime import Mapped, Runtime, Task
 from undrift.core.states import Kept
 from undrift.runtimes import raytask
 from undrift.runtimes.raytask import Arrays, Exchange, Setup, arrays_of, tensors_of, versions
-from undrift.runtimes.serial import Serial
 
 # This comes before Ray: it says how Ray is to behave.
 from undrift.runtimes.raycluster import agree, connect  # isort: skip
@@ -59,30 +58,18 @@ class Ray(Runtime):
             self.close()
             raise
         share = (gpus or 1.0) if federation.x.device.type == "cuda" else 0.0
-        options = {"num_cpus": 1, "num_gpus": share, "max_retries": RETRIES}
-        self._clients = ray.remote(**options)(raytask.clients)
-        self._client = ray.remote(num_returns=2, **options)(raytask.client)
-        self._items = ray.remote(**options)(raytask.items)
+        self._options: Mapping[str, Any] = {"num_cpus": 1, "num_gpus": share, "max_retries": RETRIES}
+        self._clients = ray.remote(**self._options)(raytask.clients)
+        self._client = ray.remote(num_returns=2, **self._options)(raytask.client)
+        self._items = ray.remote(**self._options)(raytask.items)
         self._method: tuple[Any, bytes] = (None, b"")
         self._pinned: dict[int, tuple[Tensor, int, Any]] = {}  # tensors of ``map`` that stay: by identity and version
         self._stored: dict[int, tuple[int, Any]] = {}  # large states by client: of which round, and the reference
         self._pace = 0.0  # seconds per sample, as measured
 
-    def replies(self, task: Task) -> Iterator[Reply | Rejected]:
+    def replies(self, task: Task) -> Iterator[Reply | Partial | Rejected]:
         method, cohort = task.method, task.cohort
-        if self._method[0] is not method:
-            self._method = (method, portable(method, f"the method {method.title or type(method).__name__}"))
-        exchange = ray.put(
-            Exchange(
-                method=self._method[1],
-                kind=task.kind,
-                given=isinstance(task.down, Candidate),
-                round=cohort.round,
-                down=arrays_of({spec.name: value for spec, value in task.down.tensors().items()}),
-                buffers=None if task.buffers is None else arrays_of({s.name: v for s, v in task.buffers.items()}),
-                stages=task.stages,
-            )
-        )
+        exchange = self._exchange(task)
         clients = cohort.ids.tolist()
         samples = cohort.population.samples[cohort.ids]
         mine = [self.kept(method, client) for client in clients]
@@ -113,6 +100,25 @@ class Ray(Runtime):
             if isinstance(reply, Reply):
                 self._pace = reply.spent.seconds / max(reply.samples, 1)
             yield reply
+
+    def _exchange(self, task: Task) -> Any:
+        """A reference to what the clients of an exchange have in common."""
+        method, cohort = task.method, task.cohort
+        if self._method[0] is not method:
+            self._method = (method, portable(method, f"the method {method.title or type(method).__name__}"))
+        return ray.put(
+            Exchange(
+                method=self._method[1],
+                kind=task.kind,
+                given=isinstance(task.down, Candidate),
+                round=cohort.round,
+                down=arrays_of({spec.name: value for spec, value in task.down.tensors().items()}),
+                buffers=None if task.buffers is None else arrays_of({s.name: v for s, v in task.buffers.items()}),
+                cohort={"ids": cohort.ids, "lr": cohort.lr, "weighting": cohort.weighting},
+                uploads=task.uploads,
+                carried=dict(task.carried),
+            )
+        )
 
     def map(self, function: Mapped, tensors: Mapping[str, Tensor], items: Sequence[Any]) -> list[dict[str, Tensor]]:
         code = ray.put(portable(function, "the function"))
@@ -178,13 +184,6 @@ class Ray(Runtime):
                 f"workers of the cluster died {RETRIES + 1} times at the same clients ({type(error).__name__}); "
                 "if memory ran out, use a smaller batch, or nodes with more memory"
             ) from error
-
-
-def runtime(federation: Federation, workers: int | None = None, gpus: float | None = None) -> Runtime:
-    """Clients as tasks of the cluster; but one after the other in a task, which has one core and the same bits."""
-    if ray.is_initialized() and ray.get_runtime_context().get_task_id() is not None:
-        return Serial(federation)
-    return Ray(federation, workers, gpus)
 
 
 def _size(kept: Kept) -> int:

@@ -9,8 +9,8 @@ import pickle
 import platform
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -19,11 +19,15 @@ from torch import Tensor
 
 from undrift.core.algorithm import Method
 from undrift.core.client import Work, down_kind, local_for, one_thread, work
+from undrift.core.cohort import Cohort
 from undrift.core.eager import Trainer
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, Rows
-from undrift.core.records import State
-from undrift.core.stages import Stage
+from undrift.core.partial import added_up, part
+from undrift.core.records import Message, State
+from undrift.core.reduce import Partial, Reply
+from undrift.core.runtime import Task, expecting
+from undrift.core.stages import Carried, Uploads
 from undrift.core.states import Kept
 from undrift.core.vector import Buffers
 from undrift.core.wire import take_apart
@@ -33,6 +37,7 @@ from undrift.version import version
 Arrays = dict[str, NDArray[Any]]
 Failed = tuple[int, bytes, str]  # at which place, the error, and where in the work
 Places = list[tuple[int, int]]  # in the cohort, and the client there
+Facts = dict[str, Any]
 Results = tuple[list[tuple[int, Arrays, dict[str, Any]]], Failed | None]
 
 
@@ -60,7 +65,9 @@ class Exchange:
     round: int
     down: Arrays
     buffers: Arrays | None
-    stages: tuple[Stage, ...]  # that uploads pass where the client is
+    cohort: Facts  # what else is known of it: how clients weigh, and the learning rate
+    uploads: Uploads
+    carried: Carried
 
 
 def versions() -> dict[str, str]:
@@ -93,7 +100,7 @@ def tensors_of(arrays: Arrays, device: str, copy: bool = True) -> dict[str, Tens
 
 
 _FEDERATIONS: dict[Any, tuple[Federation, Trainer]] = {}  # one at a time
-_EXCHANGES: dict[Any, tuple[Exchange, Method, Any, Buffers | None]] = {}
+_EXCHANGES: dict[Any, Task] = {}
 
 
 def _last(cache: dict[Any, Any], ref: Any, make: Callable[[Any], Any]) -> Any:
@@ -124,11 +131,15 @@ def _federation(setup: Setup) -> tuple[Federation, Trainer]:
     return federation, federation.trainer()
 
 
-def _exchange(exchange: Exchange) -> tuple[Exchange, Method, Any, Buffers | None]:
+def _exchange(exchange: Exchange) -> Task:
     method: Method = _loaded(exchange.method, "the method")
     down = down_kind(method, exchange.kind, exchange.given).of(tensors_of(exchange.down, _device(), copy=False))
     buffers = None if exchange.buffers is None else Buffers.of(tensors_of(exchange.buffers, _device(), copy=False))
-    return exchange, method, down, buffers
+    (federation, _), *_ = _FEDERATIONS.values()
+    cohort = Cohort(round=exchange.round, population=federation.population, seed=federation.seed, **exchange.cohort)
+    return Task(
+        method, cast(Message, down), cohort, buffers, exchange.kind, uploads=exchange.uploads, carried=exchange.carried
+    )
 
 
 def _device() -> str:
@@ -136,28 +147,77 @@ def _device() -> str:
     return str(federation.x.device)
 
 
+class _Failure(Exception):
+    """The work for a client went wrong: at which place, and where in the work."""
+
+    def told(self) -> Failed:
+        place, where = self.args
+        assert isinstance(self.__cause__, Exception)
+        return place, portable(self.__cause__), f"{where}\n{''.join(traceback.format_exception(self.__cause__))}"
+
+
+def _answers(task: Task, trainer: Trainer, places: Places, kept: Sequence[Arrays]) -> Iterator[tuple[int, Reply]]:
+    """What the clients at these places answer, one by one."""
+    kind = cast(type[State], task.method.records()["client"])
+    for (place, client), arrays in zip(places, kept, strict=True):
+        mine = Kept.of(kind, tensors_of(arrays, _device(), copy=False))
+        local = local_for(task.method, trainer, client, task.cohort.round, mine, task.buffers)
+        try:
+            with one_thread():
+                reply = work(task.kind, task.method, task.down.row(place), mine, local, task.stages)
+        except Exception as error:
+            raise _Failure(place, f"step {local.drawn} of {local.steps}, {local.n} samples") from error
+        yield place, reply
+
+
+def _given(setup: list[Any], exchange: list[Any], place: int) -> tuple[Federation, Trainer, Task]:
+    try:
+        federation, trainer = _last(_FEDERATIONS, setup[0], _federation)
+        return federation, trainer, _last(_EXCHANGES, exchange[0], _exchange)
+    except Exception as error:
+        raise _Failure(place, "before the work began") from error
+
+
 def clients(setup: list[Any], exchange: list[Any], places: Places, *kept: Arrays) -> Results:
     """Work for some clients."""
     done: list[tuple[int, Arrays, dict[str, Any]]] = []
-    place, where = places[0][0], "before the work began"
     try:
-        _, trainer = _last(_FEDERATIONS, setup[0], _federation)
-        about, method, down, buffers = _last(_EXCHANGES, exchange[0], _exchange)
-        kind = cast(type[State], method.records()["client"])
-        for (place, client), arrays in zip(places, kept, strict=True):
-            mine = Kept.of(kind, tensors_of(arrays, _device(), copy=False))
-            local = local_for(method, trainer, client, about.round, mine, buffers)
-            try:
-                with one_thread():
-                    reply = work(about.kind, method, down.row(place), mine, local, about.stages)
-            except Exception:
-                where = f"step {local.drawn} of {local.steps}, {local.n} samples"
-                raise
+        _, trainer, task = _given(setup, exchange, places[0][0])
+        for place, reply in _answers(task, trainer, places, kept):
             tensors, header = take_apart(reply)
             done.append((place, arrays_of(tensors), header))
-    except Exception as error:
-        return [], (place, portable(error), f"{where}\n{traceback.format_exc()}")
+    except _Failure as failure:
+        return [], failure.told()
     return done, None
+
+
+def summed(setup: list[Any], exchange: list[Any], places: Places, *kept: Arrays) -> Results:
+    """Work for clients that follow each other in the cohort, and add up what they upload."""
+    try:
+        federation, trainer, task = _given(setup, exchange, places[0][0])
+        some = part(task, range(places[0][0], places[-1][0] + 1))
+        expected = expecting(some, federation.fresh(task.method))
+        replies = (reply for _, reply in _answers(task, trainer, places, kept))
+        found = added_up(some, places[0][0], replies, expected)
+    except _Failure as failure:
+        return [], failure.told()
+    return [(places[0][0], *take_apart_sum(found))], None
+
+
+def take_apart_sum(found: Partial) -> tuple[Arrays, dict[str, Any]]:
+    """A sum as arrays, which are read in place, and all the rest."""
+    tensors = {} if found.up is None else {f"up.{field.name}": value for field, value in found.up.items()}
+    if found.buffers is not None:
+        tensors |= {f"buffers.{field.name}": value for field, value in found.buffers.items()}
+    if found.drift is not None:
+        tensors |= {"drift.total": found.drift.total, "drift.units": found.drift.units}
+    for client, mine in found.kept.items():
+        tensors |= {f"{client}.{name}": value for name, value in mine.tensors().items()}
+    singles = [(place, *take_apart(reply)) for place, reply in found.waiting.items()]
+    spread = found.drift and (found.drift.count, found.drift.lengths, found.drift.squares)
+    bare = replace(found, up=None, buffers=None, drift=spread, kept={}, waiting={})
+    waiting = [(place, arrays_of(parts), header) for place, parts, header in singles]
+    return arrays_of(tensors), {"found": bare, "waiting": waiting}
 
 
 def client(setup: list[Any], exchange: list[Any], places: Places, kept: Arrays) -> tuple[Results, Arrays]:

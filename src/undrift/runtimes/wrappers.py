@@ -18,7 +18,7 @@ from undrift.core import rng
 from undrift.core.check import Expected, Rejected
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation
-from undrift.core.reduce import Block, Reply
+from undrift.core.reduce import Block, Partial, Reply
 from undrift.core.runtime import Mapped, Runtime, Task
 from undrift.core.states import States
 
@@ -61,6 +61,8 @@ class Wrapper(Runtime):
         for item in self.runtime.replies(task):
             if isinstance(item, Block):
                 yield from item.replies()
+            elif isinstance(item, Partial):
+                raise InvalidInput(f"{type(self).__name__}: uploads that were added up cannot be changed one by one")
             else:
                 yield item
 
