@@ -5,6 +5,7 @@ import { drawFair, drawWho, fairTable, whoTable } from "./clients.js";
 import { drawCurve, valuesTable } from "./curve.js";
 import { $, el, fill, hideTip, lazily, remember } from "./dom.js";
 import { downloadCsv } from "./download.js";
+import { drawSure, drawTaken, sureTable, takenTable } from "./judged.js";
 import { drawRuns, drawSettings, drawSmall } from "./runs.js";
 import { markCut } from "./tables.js";
 import { drawHead, drawLegend, drawVerdict } from "./top.js";
@@ -24,6 +25,8 @@ function draw() {
   drawVerdict();
   drawWho();
   drawFair();
+  drawTaken();
+  drawSure();
   drawCurve();
   drawSmall();
   drawRuns();
@@ -37,6 +40,7 @@ function toggled() {
   drawLegend(toggled);
   drawVerdict();
   drawFair();
+  drawSure();
   for (const { chart, lines } of view.charts) {
     chart.batch(() => {
       for (const line of lines) {
@@ -83,6 +87,7 @@ function listen() {
   $("#smooth").oninput = chooses("smooth", number, drawCurve);
   $("#band").onchange = chooses("band", (input) => input.checked, drawCurve);
   $("#partition").onchange = chooses("partition", (input) => input.value, drawWho);
+  $("#taken-method").onchange = chooses("taken", number, drawTaken);
   $("#target").oninput = chooses("target", number, retarget);
   $("#csv").onclick = downloadCsv;
   $("#theme").onclick = () => {
@@ -93,6 +98,8 @@ function listen() {
   lazily($("#curve-table"), valuesTable);
   lazily($("#who-table"), whoTable);
   lazily($("#fair-table"), fairTable);
+  lazily($("#taken-table"), takenTable);
+  lazily($("#sure-table"), sureTable);
   for (const details of document.querySelectorAll("details")) lazily(details, markCut);
 }
 
@@ -115,6 +122,8 @@ function adapt() {
       chart.setSize({ width: Math.max(240, holder.clientWidth), height });
     }
     drawWho();
+    drawTaken();
+    drawSure();
     markCut();
   }).observe(document.body);
   addEventListener("scroll", hideTip, { passive: true });

@@ -20,6 +20,7 @@ export const view = {
   target: null, // a place among the targets; null: the chosen one
   partition: null,
   style: "bubbles",
+  taken: 0, // whose confusion is shown
   sorted: {}, // table -> [column, direction]
   theme: recalled("undrift-theme") || "automatic",
   charts: [],
