@@ -75,6 +75,7 @@ def add_run(
         "parameters": 100,
         "histogram": [[5, 0], [0, 7], [3, 4]],
         "chance": 0.05,
+        "classes": 2,
         "versions": {"undrift": "0"},
     }
     run = ledger.add(name or f"{method}-{data}-seed{seed}", experiment, facts)

@@ -169,6 +169,35 @@ def test_partition_fairness_drift_and_own_series_are_there(page: Page) -> None:
     expect(page.locator("#commands code").first).to_contain_text("undrift run --algorithm fedavg")
 
 
+@pytest.mark.parametrize("width", [1200, 380])
+def test_what_is_taken_for_what_and_how_sure(browser: Browser, tmp_path: Path, width: int) -> None:
+    with Ledger(tmp_path / "counts.sqlite", create=True) as book:
+        for method in ("fedavg", "fedtrip"):
+            run = add_run(book, method, 1, [0.2])
+            more = {"global: confusion": {0: 8.0, 1: 2.0, 3: 5.0}, "global: reliability": {39: 10, 40: 9, 41: 6}}
+            book.record(run, replace(entry(2, 0.5), clients=more))
+            book.flush()
+        path = tmp_path / "counts.html"
+        write_report(book, book.runs(), path)
+    with tab(browser) as (page, troubles):
+        page.set_viewport_size({"width": width, "height": 900})
+        opened(page, path.as_uri())
+        tips = page.locator("#taken rect[data-tip]")
+        expect(tips).to_have_count(8)  # each of the four with the ground under it
+        assert tips.nth(3).get_attribute("data-tip") == "class 0 taken for class 1: 2 of 10 (20.0 %)"
+        expect(page.locator("#taken-method option")).to_have_text(["FedAvg", "FedTrip"])
+        page.locator("#taken-method").select_option(label="FedTrip")
+        expect(page.locator("#taken svg")).to_have_attribute("aria-label", re.compile("FedTrip: what each class"))
+        page.locator("#taken-table summary").click()
+        expect(page.locator("#taken-table tbody tr").first.locator("td")).to_have_text(["8", "2"])
+        expect(page.locator("#sure .key li").first).to_have_text("FedAvg: calibration error 30.0 %")
+        expect(page.locator("#sure circle")).to_have_count(2)
+        page.locator("#legendbar button").first.click()  # a method that is hidden has no dots
+        expect(page.locator("#sure circle")).to_have_count(1)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert troubles == []
+
+
 def test_the_table_has_the_texts_of_compare(page: Page, book: Ledger) -> None:
     found = comparison([History.of(book, run) for run in book.runs()])
     for line, row in zip(page.locator("#costs tbody tr").all(), found.rows, strict=True):

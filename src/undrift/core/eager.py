@@ -356,14 +356,22 @@ def _flat(grads: Sequence[Tensor | None], params: Sequence[Tensor]) -> Tensor:
 
 def scored(module: nn.Module, loss_function: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """For each sample: was the module right (0 where there are no classes), and its loss."""
-    outputs = module(x)
+    return told(module(x), loss_function, y)
+
+
+def told(outputs: Tensor, loss_function: Loss, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The same of outputs."""
     loss = loss_function(outputs, y)
     losses = double(loss).expand(len(y)).contiguous() if loss.ndim == 0 else double(loss)
     if y.is_floating_point():
         return torch.zeros_like(losses), losses
+    return double(guessed(outputs) == y), losses
+
+
+def guessed(outputs: Tensor) -> Tensor:
+    """The class that each row of outputs speaks for."""
     single = outputs.ndim == 1 or outputs.shape[1] == 1  # then its sign decides
-    guess = (outputs.reshape(-1) > 0).long() if single else outputs.argmax(1)
-    return double(guess == y), losses
+    return (outputs.reshape(-1) > 0).long() if single else outputs.argmax(1)
 
 
 def as_rows(indices: Any) -> Tensor:

@@ -84,6 +84,14 @@ _LOWER = {"loss", "calibration_error", "perplexity", "rmse", "mae"}
 HEADLINE = Figure()
 
 
+CONFUSION, RELIABILITY = "confusion", "reliability"  # counts that are kept beside the clients' figures
+
+
+def kept_as(model: str, kind: str) -> str:
+    """The name of a client's figures, or of counts, among those of a run: the accuracies have that of the model."""
+    return model if kind == HEADLINE.metric else f"{model}: {kind}"
+
+
 def worst_tenth(values: NDArray[np.float64]) -> float:
     """The mean of the lowest tenth of some clients' shares, at least one of them."""
     ordered = np.sort(values)

@@ -22,17 +22,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from undrift.core import rng
+from undrift.core import eager, rng
 from undrift.core.client import Candidate, Judged, one_thread
-from undrift.core.eager import JUDGED, as_rows, scored
+from undrift.core.eager import JUDGED, as_rows
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, Registered, Rows
-from undrift.core.figure import HEADLINE, OWN_MEAN, OWN_WORST, PERSONAL, TEST, TRAINING, VALIDATION, Figure, worst_tenth
+from undrift.core.figure import (
+    CONFUSION,
+    GLOBAL,
+    HEADLINE,
+    OWN_MEAN,
+    OWN_WORST,
+    PERSONAL,
+    RELIABILITY,
+    TEST,
+    TRAINING,
+    VALIDATION,
+    Figure,
+    kept_as,
+    worst_tenth,
+)
 from undrift.core.loop import Loop, Snapshot
 from undrift.core.runtime import Runtime
 from undrift.core.spent import Spent
 from undrift.core.vector import Buffers, Replica
-from undrift.experiment import metrics
+from undrift.experiment import counts, metrics
 from undrift.experiment.metrics import measured
 
 GROUP = 16  # clients that are asked at the same time, where a round asks fewer
@@ -44,7 +58,7 @@ class Evaluation:
     """The labelled numbers of one round."""
 
     metrics: list[tuple[Figure, float]] = field(default_factory=list)
-    clients: dict[str, dict[int, float]] = field(default_factory=dict)  # model -> client -> accuracy
+    clients: dict[str, dict[int, float]] = field(default_factory=dict)  # by ``kept_as``: client -> figure; and counts
     spent: Spent = field(default_factory=Spent)  # what it cost the clients to say so: no part of training
     judged_by: str | None = None  # the metric that the experiment names, where it names one
 
@@ -101,26 +115,32 @@ class Evaluator:
                 if self.test is None:
                     self._asked(found, name, loop, snapshot, range(self.federation.population.size), w)
                     continue
-                correct = self._whole(found, name, TEST, loop.runtime, w, snapshot.buffers)
+                told = self._whole(found, name, TEST, loop.runtime, w, snapshot.buffers)
                 if self.validated:
                     self._whole(found, name, VALIDATION, loop.runtime, w, snapshot.buffers)
                 if self.classes is not None and not method.pools_data:
-                    scores = _by_client(self.test, correct)
+                    scores = _by_client(self.test, told["right"])
                     self._per_client(found, name, scores)
                     spent += _price(w, snapshot.buffers, len(scores))
+                if self.measures and not method.pools_data:
+                    self._measured_per_client(found, name, told)
                 if self.trained:
                     self._whole(found, name, TRAINING, loop.runtime, w, snapshot.buffers)
             if loop.personalises(snapshot):
                 self._asked(found, PERSONAL, loop, snapshot, self._sampled())
         return found
 
-    def _whole(self, found: Evaluation, name: str, data: str, runtime: Runtime, w: Tensor, buffers: Buffers) -> Tensor:
-        """A model on the whole test set, on what is for choosing, or on all training data; what it got right."""
+    def _whole(
+        self, found: Evaluation, name: str, data: str, runtime: Runtime, w: Tensor, buffers: Buffers
+    ) -> dict[str, Tensor]:
+        """A model on the whole test set, on what is for choosing, or on all training data; what it said of each."""
         assert self.test is not None
         tested = len(self.test.x) - self.validated
         spans = {TEST: (0, tested), VALIDATION: (tested, len(self.test.x)), TRAINING: (0, self.trained)}
         work = score_training if data == TRAINING else score
-        told = _score(partial(work, outputs=bool(self.measures)), runtime, w, buffers, *spans[data])
+        asked: tuple[str, ...] = ("outputs",) if self.measures else ()
+        asked += ("sure",) if data == TEST and name == GLOBAL and self.classes is not None else ()
+        told = _score(partial(work, asked=asked), runtime, w, buffers, *spans[data])
         correct, losses = told["right"], told["losses"]
         found.metrics.append((Figure(name, data, "loss"), float(losses.mean())))
         if self.classes is not None:
@@ -128,7 +148,29 @@ class Evaluator:
         if self.measures:
             for metric, value in measured(self.measures, told["outputs"], told["targets"], self.classes).items():
                 found.metrics.append((Figure(name, data, metric), value))
-        return correct
+        if "sure" in asked and self.classes is not None:
+            found.clients[kept_as(name, RELIABILITY)] = counts.reliability(told["sure"], correct)
+            if self.classes <= counts.MOST_CLASSES:
+                found.clients[kept_as(name, CONFUSION)] = counts.confusion(told["guess"], told["y"], self.classes)
+        return told
+
+    def _measured_per_client(self, found: Evaluation, name: str, told: Mapping[str, Tensor]) -> None:
+        """Each metric on the clients' own test parts, of those whose personal models would be looked at."""
+        assert self.test is not None
+        for metric in self.measures:
+            scores = {}
+            for client in self._sampled():
+                rows = as_rows(self.test.indices[self.test.offsets[client] : self.test.offsets[client + 1]])
+                outputs, y = told["outputs"][rows], told["targets"][rows]
+                if metrics.says_something(metric, y, self.classes):
+                    scores[client] = measured([metric], outputs, y, self.classes)[metric]
+            figure = Figure(name, OWN_MEAN, metric)
+            if scores:
+                values = np.array(list(scores.values()))
+                found.metrics.append((figure, float(values.mean())))
+                worst = figure.sign * worst_tenth(figure.sign * values)
+                found.metrics.append((replace(figure, data=OWN_WORST), worst))
+                found.clients[kept_as(name, metric)] = scores
 
     def _sampled(self) -> list[int]:
         """The clients whose personal models are looked at."""
@@ -181,8 +223,8 @@ Scoring = Callable[[Federation, Mapping[str, Tensor], tuple[int, int]], dict[str
 
 
 def _score(work: Scoring, runtime: Runtime, w: Tensor, buffers: Buffers, first: int, last: int) -> dict[str, Tensor]:
-    """For each sample: was it right (classification only), the loss, and outputs and target where they are asked for.
-    Done where clients work."""
+    """For each sample: was it right (classification only), the loss, and what more is asked for. Done where clients
+    work."""
     tensors = {"w": w, "floats": buffers.floats, "counts": buffers.counts}
     spans = [(begin, min(begin + JUDGED, last)) for begin in range(first, last, JUDGED)]
     pieces = runtime.map(work, tensors, spans)
@@ -203,24 +245,24 @@ def _price(w: Tensor, buffers: Buffers, clients: int) -> Spent:
 
 
 def score(
-    federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int], outputs: bool = False
+    federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int], asked: Sequence[str] = ()
 ) -> dict[str, Tensor]:
     """The model ``w`` on some of the test samples; runs wherever the runtime says."""
     assert federation.test is not None
     some = slice(*span)
-    return _scored(federation, tensors, federation.test.x[some], federation.test.y[some], outputs)
+    return _scored(federation, tensors, federation.test.x[some], federation.test.y[some], asked)
 
 
 def score_training(
-    federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int], outputs: bool = False
+    federation: Federation, tensors: Mapping[str, Tensor], span: tuple[int, int], asked: Sequence[str] = ()
 ) -> dict[str, Tensor]:
     """The model ``w`` on some of the clients' training samples, as they are: without augmentation."""
     rows = as_rows(federation.indices[slice(*span)])
-    return _scored(federation, tensors, federation.x[rows], federation.y[rows], outputs)
+    return _scored(federation, tensors, federation.x[rows], federation.y[rows], asked)
 
 
 def _scored(
-    federation: Federation, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, outputs: bool
+    federation: Federation, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, asked: Sequence[str]
 ) -> dict[str, Tensor]:
     replica = _mine.replicas.get(federation)
     if replica is None:
@@ -229,9 +271,14 @@ def _scored(
     replica.flat.copy_(tensors["w"])
     if replica.has_buffers:
         replica.set_buffers(Buffers(tensors["floats"], tensors["counts"]))
-    right, losses = scored(replica.module, federation.loss, x, y)
-    more = {"outputs": replica.module(x), "targets": y} if outputs else {}
-    return {"right": right, "losses": losses, **more}
+    outputs = replica.module(x)
+    right, losses = eager.told(outputs, federation.loss, y)
+    found = {"right": right, "losses": losses}
+    if "outputs" in asked:
+        found |= {"outputs": outputs, "targets": y}
+    if "sure" in asked:
+        found |= {"sure": counts.sureness(outputs), "guess": eager.guessed(outputs), "y": y}
+    return found
 
 
 class _OfThread(threading.local):

@@ -43,6 +43,13 @@ def measured(names: Sequence[str], outputs: Tensor, y: Tensor, classes: int | No
     return {name: float(known[name]()) for name in names}
 
 
+def says_something(name: str, y: Tensor, classes: int | None) -> bool:
+    """Can the metric tell anything of so few targets? A ranking needs every class, and a variance two numbers."""
+    if name in ("auroc", "average_precision") and classes is not None:
+        return bool((y.bincount(minlength=classes) > 0).all())
+    return len(y) > 1 if name == "r2" else len(y) > 0
+
+
 Known = dict[str, Callable[[], Any]]
 
 

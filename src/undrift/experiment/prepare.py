@@ -112,6 +112,8 @@ class Prepared:
             facts["client_names"] = [str(name) for name in self.partition.names]
         if labels is not None and len(self.partition) <= 500:
             facts["histogram"] = self.partition.histogram(labels, int(labels.max()) + 1).tolist()
+        if self.dataset.classes is not None:
+            facts["classes"] = self.dataset.classes
         if self.dataset.classes is not None and len(self.dataset.y_test):
             facts["chance"] = float(self.dataset.y_test.bincount().max()) / len(self.dataset.y_test)
         if self.partition.names is not None and len(self.partition) <= 500:

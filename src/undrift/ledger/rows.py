@@ -94,7 +94,7 @@ class Entry:
 
     row: RoundRow
     metrics: Sequence[tuple[Figure, float | None]] = ()  # None: not a number
-    clients: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # model -> client -> accuracy
+    clients: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # by ``figure.kept_as``
     rejections: Mapping[str, str] = field(default_factory=dict)
     server: State | None = None
     buffers: State | None = None

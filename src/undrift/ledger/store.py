@@ -244,6 +244,10 @@ class Ledger:
 
     def client_metrics(self, run: Run) -> dict[str, tuple[int, dict[int, float]]]:
         """The latest accuracies on each client's own test part: model -> (round, client -> accuracy)."""
+        return {name: found for name, found in self.kept_figures(run).items() if ": " not in name}
+
+    def kept_figures(self, run: Run) -> dict[str, tuple[int, dict[int, float]]]:
+        """The latest figures of each client, and counts, by ``figure.kept_as``: (round, client or place -> value)."""
         with self.reading(), explained(self.path, run.name):
             return reading.client_metrics(self._db, run.id)
 

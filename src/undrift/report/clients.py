@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from undrift.core.figure import GLOBAL, worst_tenth
+from undrift.core.figure import GLOBAL, HEADLINE, Figure, worst_tenth
 from undrift.data import Partition, heterogeneity
 from undrift.ledger.history import History
 from undrift.ledger.rows import Run
@@ -66,6 +66,7 @@ class Fared:
     """How the clients fared on their own test parts under one model, at the latest evaluation."""
 
     model: str
+    metric: str
     round: int
     scores: dict[str, list[float]]  # by the client's name; several where several seeds know it by that name
 
@@ -81,12 +82,15 @@ class Fared:
 
 
 def fared(runs: Sequence[tuple[Run, Scores]]) -> list[Fared]:
-    """The runs of one method put together, the global model first."""
+    """The runs of one method put together, the global model first: by every share of which more is better."""
     found: dict[str, Fared] = {}
     for run, scores in runs:
-        for model, (at, accuracies) in sorted(scores.items(), key=_global_first):
-            one = found.setdefault(model, Fared(model, at, {}))
-            for client, value in accuracies.items():
+        for name, (at, values) in sorted(scores.items(), key=_global_first):
+            model, _, metric = name.partition(": ")
+            if not Figure(metric=metric or HEADLINE.metric).rises:
+                continue
+            one = found.setdefault(name, Fared(model, metric or HEADLINE.metric, at, {}))
+            for client, value in values.items():
                 one.scores.setdefault(_called(run, client, len(runs) > 1), []).append(value)
     return [one for one in found.values() if len(one.values)]
 
@@ -109,7 +113,8 @@ def fairness(groups: Sequence[tuple[str, Sequence[tuple[Run, Scores]]]]) -> list
             found.append(
                 {
                     "group": place,
-                    "label": label if one.model == GLOBAL else f"{label}, {one.model} models",
+                    "label": _titled(label, one),
+                    "metric": one.metric.replace("_", " "),
                     "round": one.round,
                     "clients": len(values),
                     "mean": short(float(values.mean())),
@@ -121,6 +126,11 @@ def fairness(groups: Sequence[tuple[str, Sequence[tuple[Run, Scores]]]]) -> list
                 }
             )
     return found
+
+
+def _titled(label: str, one: Fared) -> str:
+    whose = "" if one.model == GLOBAL else f", {one.model} models"
+    return label + whose + ("" if one.metric == HEADLINE.metric else f", {one.metric.replace('_', ' ')}")
 
 
 def _global_first(item: tuple[str, Any]) -> tuple[bool, str]:

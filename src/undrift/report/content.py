@@ -24,6 +24,7 @@ from undrift.ledger.store import Ledger
 from undrift.report import sentences, words
 from undrift.report.clients import Scores, fairness, holdings
 from undrift.report.command import command
+from undrift.report.counts import confusions, reliabilities
 from undrift.report.export import column
 from undrift.report.numbers import short
 
@@ -49,6 +50,8 @@ def nothing(path: Path) -> dict[str, Any]:
         "figures": [],
         "partitions": {},
         "fairness": [],
+        "confusions": [],
+        "reliabilities": [],
         "settings": {"shared": [], "names": [], "rows": []},
         "notes": {},
         "verdict": None,
@@ -71,7 +74,7 @@ class Read:
     @classmethod
     def of(cls, ledger: Ledger, run: Run) -> Read:
         with ledger.reading():
-            return cls(run, History.of(ledger, run), ledger.rejections(run)[:REJECTIONS], ledger.client_metrics(run))
+            return cls(run, History.of(ledger, run), ledger.rejections(run)[:REJECTIONS], ledger.kept_figures(run))
 
 
 class Reader:
@@ -129,6 +132,7 @@ class Reader:
         figures = _figures(histories)
         comparer = Comparer(histories) if groups else None
         members = [(g.label, [read[place[id(h)]] for h in g.runs]) for g in groups]
+        kept = [(label, [(one.run, one.scores) for one in some]) for label, some in members]
         return nothing(self.ledger.path) | {
             "title": title or _title(histories, [group.label for group in groups]),
             "trouble": "; ".join(troubles),
@@ -145,7 +149,9 @@ class Reader:
             "runs": [self._run(one, figures) for one in read],
             "figures": [_figure(figure, histories) for figure in figures],
             "partitions": self._partitions(histories),
-            "fairness": fairness([(label, [(one.run, one.scores) for one in some]) for label, some in members]),
+            "fairness": fairness(kept),
+            "confusions": confusions(kept),
+            "reliabilities": reliabilities(kept),
             "settings": _settings(histories),
             "notes": _own_notes(histories),
             "verdict": _verdict(comparer, figures, target, coarse) if comparer else None,

@@ -75,7 +75,7 @@ def _hash(script: str) -> str:
 
 # The page's modules, each after those that it imports.
 MODULES = (
-    "numbers", "series", "dom", "view", "tables", "charts", "top", "curve", "clients", "timeline", "runs",
+    "numbers", "series", "dom", "view", "tables", "charts", "top", "curve", "clients", "judged", "timeline", "runs",
     "download", "main",
 )  # fmt: skip
 

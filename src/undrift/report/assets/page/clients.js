@@ -10,10 +10,10 @@ const BOTTOM = 44;
 const NAMED = 12; // characters of a name that an axis shows
 
 const total = (row) => row.reduce((a, b) => a + b, 0);
-const cut = (name) => (name.length > NAMED ? `${name.slice(0, NAMED - 1)}…` : name);
+export const cut = (name) => (name.length > NAMED ? `${name.slice(0, NAMED - 1)}…` : name);
 const isNumber = (name) => /^\d+$/.test(name);
 const client = (name) => (isNumber(name) ? `client ${name}` : name);
-const class_ = (name) => (isNumber(name) ? `class ${name}` : name);
+export const classWords = (name) => (isNumber(name) ? `class ${name}` : name);
 
 export function drawWho() {
   const marks = Object.keys(view.data.partitions);
@@ -52,7 +52,7 @@ function bubbles(held, { left, width, step }) {
   each(held, (n, i, k) => {
     const place = { cx: left + (i + 0.5) * step, cy: plot - (k + 0.5) * rowHeight };
     const r = Math.max(0.8, radius * Math.sqrt(n / top));
-    const tip = `${client(held.shown[i])}, ${class_(held.classes[k])}: ${n} samples`;
+    const tip = `${client(held.shown[i])}, ${classWords(held.classes[k])}: ${n} samples`;
     svg.append(el("svg:circle", { ...place, r, fill: colour(0), "fill-opacity": 0.85, "data-tip": tip }));
   });
   return svg;
@@ -74,7 +74,7 @@ function bars(held, { left, width, step }) {
     const height = (n / largest) * (plot - 10);
     tops[i] -= height;
     const place = { x: left + i * step + step * 0.06, y: tops[i], width: step * 0.88, height };
-    const tip = `${client(held.shown[i])}, ${class_(held.classes[k])}: ${n} of ${sizes[i]} samples`;
+    const tip = `${client(held.shown[i])}, ${classWords(held.classes[k])}: ${n} of ${sizes[i]} samples`;
     const fillWith = `hsl(${(k * 360) / held.classes.length} ${tone})`;
     svg.append(el("svg:rect", { ...place, fill: fillWith, "data-tip": tip }));
   });
@@ -111,11 +111,11 @@ function frame(held, upright, { left, width, step, plot }) {
   return svg;
 }
 
-function label(x, y, words, more) {
+export function label(x, y, words, more) {
   return el("svg:text", { x, y, fill: ink("--soft"), "font-size": 13, ...more }, String(words));
 }
 
-function followed(svg) {
+export function followed(svg) {
   svg.addEventListener("mousemove", (event) => {
     const words = event.target.getAttribute("data-tip");
     if (words) showTip(event.clientX, event.clientY, words);
@@ -130,7 +130,7 @@ export function whoTable(details) {
   const rows = held.counts.map((row, i) => ({
     cells: [cell(held.shown[i]), ...row.map((n) => cell(n, n, { class: n ? null : "muted" })), cell(total(row))],
   }));
-  const titles = ["client", ...held.classes.map(class_), "all"];
+  const titles = ["client", ...held.classes.map(classWords), "all"];
   put(details, { key: "who", caption: `Samples per client and class: ${held.title}`, titles, rows });
 }
 

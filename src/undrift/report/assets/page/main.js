@@ -5,6 +5,7 @@ import { drawFair, drawWho, fairTable, whoTable } from "./clients.js";
 import { drawCurve, valuesTable } from "./curve.js";
 import { $, el, fill, hideTip, lazily, remember } from "./dom.js";
 import { downloadCsv } from "./download.js";
+import { drawSure, drawTaken, sureTable, takenTable } from "./judged.js";
 import { drawRuns, drawSettings, drawSmall } from "./runs.js";
 import { markCut } from "./tables.js";
 import { drawTimeline, timeTable } from "./timeline.js";
@@ -26,6 +27,8 @@ function draw() {
   drawWho();
   drawFair();
   drawTimeline();
+  drawTaken();
+  drawSure();
   drawCurve();
   drawSmall();
   drawRuns();
@@ -39,6 +42,7 @@ function toggled() {
   drawLegend(toggled);
   drawVerdict();
   drawFair();
+  drawSure();
   for (const { chart, lines } of view.charts) {
     chart.batch(() => {
       for (const line of lines) {
@@ -87,6 +91,7 @@ function listen() {
   $("#partition").onchange = chooses("partition", (input) => input.value, drawWho);
   $("#timed").onchange = chooses("timed", (input) => input.value, drawTimeline);
   $("#timed-round").oninput = chooses("timedRound", number, drawTimeline);
+  $("#taken-method").onchange = chooses("taken", number, drawTaken);
   $("#target").oninput = chooses("target", number, retarget);
   $("#csv").onclick = downloadCsv;
   $("#theme").onclick = () => {
@@ -98,6 +103,8 @@ function listen() {
   lazily($("#who-table"), whoTable);
   lazily($("#fair-table"), fairTable);
   lazily($("#time-table"), timeTable);
+  lazily($("#taken-table"), takenTable);
+  lazily($("#sure-table"), sureTable);
   for (const details of document.querySelectorAll("details")) lazily(details, markCut);
 }
 
@@ -120,6 +127,8 @@ function adapt() {
       chart.setSize({ width: Math.max(240, holder.clientWidth), height });
     }
     drawWho();
+    drawTaken();
+    drawSure();
     markCut();
   }).observe(document.body);
   addEventListener("scroll", hideTip, { passive: true });

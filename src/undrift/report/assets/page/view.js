@@ -22,6 +22,7 @@ export const view = {
   style: "bubbles",
   timed: null, // the run whose time line is shown
   timedRound: null, // a place among its rounds; null: the last one
+  taken: 0, // whose confusion is shown
   sorted: {}, // table -> [column, direction]
   theme: recalled("undrift-theme") || "automatic",
   charts: [],
