@@ -158,7 +158,7 @@ class Algorithm(Settings, Generic[S, C, D, U]):
     def claims(self, training: Training, layout: Layout, n: int, classes: int) -> dict[str, float]:
         """The claimed cost, as numbers, for a client with ``n`` samples of so many ``classes``."""
         axes = {axis: layout.extent(axis) for axis in ("d", "body", "head", "C", "f")}
-        batch = min(training.batch_size or n, n)
+        batch = min(training.per_step or n, n)
         passes = {"n": n, "E": training.epochs, "K": training.steps_for(n), "M": batch, "C_i": classes}
         return self.cost.evaluate(self.values() | axes | passes)
 

@@ -74,6 +74,9 @@ class Trainer:
         for frozen in self._frozen:
             frozen.module.eval()
         self.other.share_buffers(self.live)
+        if self.training.precision == "bf16":
+            for trained in (self.live, self.other):
+                trained.autocast(holding.x.device.type)
         self._frozen[1].share_buffers(self._frozen[0])
 
     def frozen(self, w: Tensor) -> Replica:
@@ -111,7 +114,7 @@ class EagerLocal(Local):
         self.steps = self.training.steps_for(self.n)
         self.travel = self.training.travel(self.steps)
         self.epoch_steps = self.training.batches_per_epoch(self.n)
-        self._size = self.training.batch_size or self.n
+        self._size = self.training.per_step or self.n
         self._key = rng.key(trainer.seed, "batches", round, client)
         self._cursor = 0  # batches drawn so far in this round
         self._order: tuple[int, Tensor, Tensor] = (-1, rows, rows)  # epoch, order of the samples, their rows
@@ -179,12 +182,26 @@ class EagerLocal(Local):
         replica = self._replica(w)
         kept = self._begin(replica, b)
         with torch.enable_grad():
-            loss = self._t.per_batch(replica.module(b.x), b.y)
-            g = self._gather(loss, replica)
+            if self.training.accumulate == 1:
+                loss = self._t.per_batch(replica.module(b.x), b.y)
+                g = self._gather(loss, replica)
+            else:
+                loss, g = self._accumulated(replica, b)
         if kept is not None:
             replica.set_buffers(kept)
         self.spent.gradients += len(b)
         return loss.detach(), self._with_decay(g, w)
+
+    def _accumulated(self, replica: Replica, b: EagerBatch) -> tuple[Tensor, Tensor]:
+        """The same minibatch by minibatch: only one has to be in memory with all that its gradient needs."""
+        size = self.training.batch_size
+        loss, g = b.x.new_zeros((), dtype=replica.flat.dtype), torch.zeros_like(replica.flat)
+        for begin in range(0, len(b), size):
+            x, y = b.x[begin : begin + size], b.y[begin : begin + size]
+            part = self._t.per_batch(replica.module(x), y) * (len(x) / len(b))
+            g += self._gather(part, replica)
+            loss += part.detach()
+        return loss, g
 
     def value(self, w: Tensor, b: Batch) -> Tensor:
         assert isinstance(b, EagerBatch)

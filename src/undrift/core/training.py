@@ -36,6 +36,12 @@ class Training(Settings):
     ] = "outer"
     clip: Annotated[float | None, "clip the direction to this L2 norm", positive()] = None
     batch_size: Annotated[int, "samples per minibatch; 0 = all of the client's samples", at_least(0)] = 32
+    accumulate: Annotated[
+        int, "minibatches whose gradients make one step: as one so many times as large, in less memory", at_least(1)
+    ] = 1
+    precision: Annotated[
+        Literal["float32", "bf16"], "training passes in bfloat16 (autocast); weights and evaluation stay as they are"
+    ] = "float32"
     drop_last: Annotated[bool, "leave out an epoch's last batch where it is smaller (for batch norm)"] = False
     epochs: Annotated[int, "passes over the client's data per round", at_least(1)] = 5
     steps: Annotated[int | None, "number of local steps per round, instead of epochs", at_least(1)] = None
@@ -48,6 +54,8 @@ class Training(Settings):
     warmup: Annotated[int, "rounds over which the learning rate rises in a line to its full size", at_least(0)] = 0
 
     def validate(self) -> None:
+        if self.accumulate > 1 and not self.batch_size:
+            raise InvalidInput("Training: accumulate > 1 needs a batch_size: with 0 a minibatch is all there is")
         if self.nesterov and not self.momentum:
             raise InvalidInput("Training: nesterov = true needs momentum > 0")
         if self.optimiser not in ("sgd", "rmsprop") and self.momentum:
@@ -100,10 +108,15 @@ class Training(Settings):
     def floor(self) -> float:
         return EPS.get(self.optimiser, 1e-8) if self.optimiser_eps is None else self.optimiser_eps
 
+    @property
+    def per_step(self) -> int:
+        """Samples per step; 0: all of the client's."""
+        return self.batch_size * self.accumulate
+
     def batches_per_epoch(self, n: int) -> int:
-        if not self.batch_size:
+        if not self.per_step:
             return 1
-        return max(n // self.batch_size, 1) if self.drop_last else -(-n // self.batch_size)
+        return max(n // self.per_step, 1) if self.drop_last else -(-n // self.per_step)
 
     def steps_for(self, n: int) -> int:
         """Local steps K of a client with n samples."""

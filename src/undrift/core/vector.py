@@ -189,6 +189,21 @@ class Replica:
     def _see(self, module: nn.Module, inputs: Sequence[Any]) -> None:
         self._seen = inputs[0]
 
+    def autocast(self, device: str) -> None:
+        """Pass through the module in bfloat16 from now on; what comes out, and the parameters, are as before."""
+
+        def cast_(function: Any) -> Any:
+            def passed(*inputs: Any) -> Any:
+                with torch.autocast(device, torch.bfloat16):
+                    found = function(*inputs)
+                return found.to(self.flat.dtype)
+
+            return passed
+
+        self.module.forward = cast_(self.module.forward)
+        if self.declared:
+            self._features, self._head = cast_(self._features), cast_(self._head)
+
     def forward(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
         """The features (input of the last linear layer, or what the module declares) and the output."""
         if self.declared:
@@ -196,7 +211,7 @@ class Replica:
             return z, self._head(z)
         output = self.module(x)
         z, self._seen = self._seen, None
-        return z, output
+        return (z if z is None else z.to(output.dtype)), output
 
     def head(self, z: Tensor) -> Tensor:
         out: Tensor = self._head(z) if self.declared else cast(nn.Linear, self.linear)(z)

@@ -58,7 +58,8 @@ class Evaluation:
     """The labelled numbers of one round."""
 
     metrics: list[tuple[Figure, float]] = field(default_factory=list)
-    clients: dict[str, dict[int, float]] = field(default_factory=dict)  # by ``kept_as``: client -> figure; and counts
+    clients: dict[str, dict[int, float]] = field(default_factory=dict)  # by ``kept_as``: client -> figure
+    counts: dict[str, dict[int, float]] = field(default_factory=dict)  # by ``kept_as``: see ``experiment.counts``
     spent: Spent = field(default_factory=Spent)  # what it cost the clients to say so: no part of training
     judged_by: str | None = None  # the metric that the experiment names, where it names one
 
@@ -149,9 +150,9 @@ class Evaluator:
             for metric, value in measured(self.measures, told["outputs"], told["targets"], self.classes).items():
                 found.metrics.append((Figure(name, data, metric), value))
         if "sure" in asked and self.classes is not None:
-            found.clients[kept_as(name, RELIABILITY)] = counts.reliability(told["sure"], correct)
+            found.counts[kept_as(name, RELIABILITY)] = counts.reliability(told["sure"], correct)
             if self.classes <= counts.MOST_CLASSES:
-                found.clients[kept_as(name, CONFUSION)] = counts.confusion(told["guess"], told["y"], self.classes)
+                found.counts[kept_as(name, CONFUSION)] = counts.confusion(told["guess"], told["y"], self.classes)
         return told
 
     def _measured_per_client(self, found: Evaluation, name: str, told: Mapping[str, Tensor]) -> None:

@@ -229,7 +229,7 @@ def _entry(prepared: Ready, played: Round, row: RoundRow, found: Evaluation) -> 
     return Entry(
         row,
         metrics=found.metrics,
-        clients=found.clients,
+        clients=found.clients | found.counts,
         rejections={name(client): reason for client, reason in played.rejected.items()},
         server=played.snapshot.server,
         buffers=played.snapshot.buffers,

@@ -50,7 +50,7 @@ class Choice:
 def choose(federation: Federation, workers: int | None = None, method: Any = None) -> Choice:
     """The runtime for a federation, by its size or, where that does not decide, from measurements on this machine."""
     sizes = federation.population.samples
-    work = federation.profile.forward * (federation.training.batch_size or int(sizes.max()))
+    work = federation.profile.forward * (federation.training.per_step or int(sizes.max()))
     if work <= SMALL and len(sizes) >= MANY and _batchable(federation):
         why = f"a client's step takes {work:,} MACs (at most {SMALL:,}), and {len(sizes)} are many clients ({MANY} are)"
         return Choice("batched", f"by size: {why}")

@@ -50,7 +50,7 @@ def _run(values: dict[str, Any]) -> float:
     shape, classes, total, test = SIZES[experiment.data.name]
     clients = plan.clients or 10
     n = int(values["partition"].get("samples", math.ceil(total / clients)))
-    batch = min(train.batch_size or n, n)
+    batch = min(train.per_step or n, n)
     classes = 2 if values["data"].get("labels") == "parity" else classes
     step, glance, layout = _timed(_hashable(values["model"]), shape, classes, batch)
     claims = experiment.algorithm.claims(train, layout, n, classes)

@@ -24,7 +24,7 @@ class Members:
         training = federation.training
         self.federation, self.clients = federation, clients
         self.n: Sizes = federation.population.samples[clients]
-        self.size = training.batch_size or int(self.n.max())
+        self.size = training.per_step or int(self.n.max())
         sizes, place = np.unique(self.n, return_inverse=True)
         self.epoch_steps: Sizes = np.array([training.batches_per_epoch(int(n)) for n in sizes])[place]
         self.steps: Sizes = np.array([training.steps_for(int(n)) for n in sizes])[place]

@@ -73,6 +73,8 @@ class Program:
             self.reason = "the model has dropout"
         elif federation.augment is not None:
             self.reason = "the inputs are augmented"
+        elif federation.training.precision != "float32":
+            self.reason = "its tensor program is float32 alone; serial, threads and processes train in bf16"
         elif not _is_mean(federation):
             self.reason = "the loss is not a mean over the samples of a batch"
 

@@ -104,7 +104,7 @@ class Batched(Runtime):
             itemsize = next(self.federation.module.parameters()).element_size()
             d, training = self.federation.layout.size * itemsize, self.federation.training
             sample = self.federation.x[0].nbytes
-            batch = (training.batch_size or int(self.federation.population.samples.max())) * sample
+            batch = (training.per_step or int(self.federation.population.samples.max())) * sample
             needed = 12 * d + 8 * batch  # vectors and activations of one client, roughly
             most = int(MEMORY * free_memory()) // (needed * self._cores)
             self._block = max(1, min(max(16, BLOCK // d), most))
