@@ -16,6 +16,8 @@ PROMISED = {
     "budget": r"SCAFFOLD, seed 3: 16 rounds, 9\.\d MB",
     "deployment": r"(?s)FedTrip.*: \d\d\.\d % accuracy of the global model on clients' own test data after 8 rounds.*"
     r"the same bits: True",
+    "lora": r"(?s)everything +\d\d\.\d %, 18,128 bytes.*LoRA and head +\d\d\.\d %, 2,\d\d\d bytes"
+    r".*head only +\d\d\.\d %, 336 bytes",
     "lost_and_hostile": r"(?s)all arrive: .* 200 uploads counted, 0 refused.*"
     r"a fifth lies: .* [1-9]\d* uploads counted, [1-9]\d* refused",
     "own_csv": r"FedTrip .* reached 80 % in \d+ rounds?, FedAvg in \d+",
