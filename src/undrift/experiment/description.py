@@ -51,6 +51,9 @@ class Plan(Settings):
         "stop after so many evaluations without a better headline figure on the validation data",
         at_least(1),
     ] = None
+    keep: Annotated[
+        Literal["last", "best"], "the model that a run gives: the last one, or the best on the validation data"
+    ] = "last"
     metrics: Annotated[
         str | None, "figures beside accuracy and loss, with commas: " + ", ".join((*OF_CLASSES, *OF_NUMBERS))
     ] = None
@@ -88,6 +91,8 @@ class Plan(Settings):
             raise InvalidInput(
                 f"patience = {self.patience}: it goes by validation data, and there are none: set validation = 0.1"
             )
+        if self.keep == "best" and not self.validation:
+            raise InvalidInput("keep = 'best': it goes by validation data, and there are none: set validation = 0.1")
         figure = Figure(metric=self.headline or HEADLINE.metric)
         if self.target is not None and not figure.allows(self.target):
             raise InvalidInput(f"target = {self.target:g}: it must be {figure.range}")

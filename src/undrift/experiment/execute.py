@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from undrift.experiment.patience import Patience
 from undrift.experiment.prepare import Ready
 from undrift.experiment.progress import Glance, Progress, Watcher, Within
 from undrift.experiment.recorder import Recorder
-from undrift.experiment.takeout import Taken, global_module
+from undrift.experiment.takeout import Taken, global_module, named
 from undrift.ledger.history import History
 from undrift.ledger.rows import Entry, RoundRow, Run
 from undrift.runtimes import create as create_runtime
@@ -33,13 +33,14 @@ from undrift.runtimes import create as create_runtime
 
 @dataclass(frozen=True)
 class Result:
-    """A finished (or stopped) run: its history, and the model it ended with."""
+    """A finished (or stopped) run: its history, and the model it ended with, or its best (``keep="best"``)."""
 
     history: History
     module: nn.Module | None
     run: Run | None = None
     ledger: Path | None = None
     sample: Tensor | None = None  # a batch of one input
+    round: int | None = None  # that the model is of
 
     @property
     def figure(self) -> Figure:
@@ -72,7 +73,7 @@ class Result:
         """Write the global model to a file: ``.safetensors``, ``.pt`` (a state_dict) or ``.onnx``."""
         if self.module is None:
             raise InvalidInput(f"{self.history.label} has no global model to save: its clients have their own")
-        return Taken(self.module, self.sample, self.history, "the global model").save(path)
+        return Taken(self.module, self.sample, self.history, named(self.history, self.round)).save(path)
 
     def __repr__(self) -> str:
         value = f"{100 * self.value:.1f} %" if self.figure.share else f"{self.value:.4g}"
@@ -130,7 +131,9 @@ def execute(
             raise
         recorder.ended("finished")
     sample = prepared.federation.sample
-    return Result(recorder.history(), global_module(prepared, snapshot), recorder.run, recorder.path, sample)
+    return Result(
+        recorder.history(), global_module(prepared, snapshot), recorder.run, recorder.path, sample, snapshot.round
+    )
 
 
 def _played(prepared: Ready, recorder: Recorder, runtime: Runtime, watch: _Watch) -> Snapshot:
@@ -140,7 +143,8 @@ def _played(prepared: Ready, recorder: Recorder, runtime: Runtime, watch: _Watch
     snapshot = loop.start(recorder.resumed(method, plan.device))
     limit = Limit.parse(plan.limit)
     meter = Meter(limit, recorder.history().rounds if limit.amounts else ())
-    patience = Patience.of(plan.patience, recorder.history()) if plan.patience else Patience()
+    keeps = plan.keep == "best"
+    patience = Patience.of(plan.patience, recorder.history()) if plan.patience or keeps else Patience()
     watch.begin(snapshot, runtime)
     while snapshot.round < plan.rounds and meter.open and patience.left and not method.finished(snapshot.server):
         watch.next()
@@ -151,14 +155,14 @@ def _played(prepared: Ready, recorder: Recorder, runtime: Runtime, watch: _Watch
         row = _row(prepared, played)
         meter.add(row)
         last = snapshot.round == plan.rounds or not meter.open or method.finished(snapshot.server)
-        found = Evaluation()
+        found, best = Evaluation(), False
         if snapshot.round % plan.eval_every == 0 or last:
             watch.evaluating()
             found = prepared.evaluator(loop, snapshot)
-            patience.see(found.chosen_by)
-        recorder.record(_entry(prepared, played, row, found))
+            best = patience.see(found.chosen_by) and keeps
+        recorder.record(replace(_entry(prepared, played, row, found), best=best))
         watch.played(snapshot, found)
-    return snapshot
+    return recorder.best(method, plan.device) or snapshot if keeps else snapshot
 
 
 class _Watch:

@@ -117,6 +117,9 @@ class Witnessed:
     def resumed(self, method: Method, device: str) -> Snapshot | None:
         return self._inner.resumed(method, device)
 
+    def best(self, method: Method, device: str) -> Snapshot | None:
+        return self._inner.best(method, device)
+
     def began(self, runtime: Runtime) -> None:
         self._inner.began(runtime)
 

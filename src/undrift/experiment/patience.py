@@ -22,7 +22,7 @@ class Patience:
     since: int = 0  # evaluations since the best
 
     @classmethod
-    def of(cls, most: int, history: History) -> Patience:
+    def of(cls, most: int | None, history: History) -> Patience:
         """After what a run has evaluated so far."""
         found, figure = cls(most), history.chosen_by
         for value in history.curve(figure)[1] if figure else ():
@@ -33,12 +33,13 @@ class Patience:
     def left(self) -> bool:
         return self.most is None or self.since < self.most
 
-    def see(self, found: tuple[Figure, float] | None) -> None:
-        """One more evaluation."""
+    def see(self, found: tuple[Figure, float] | None) -> bool:
+        """One more evaluation: is it the best so far?"""
         if found is None:
-            return
+            return False
         figure, value = found
         if not math.isnan(value) and (math.isnan(self.best) or figure.improves(value, self.best)):
             self.best, self.since = value, 0
-        else:
-            self.since += 1
+            return True
+        self.since += 1
+        return False

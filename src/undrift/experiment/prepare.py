@@ -193,13 +193,13 @@ def prepare(
 
 def _check_choosing(plan: Plan, method: Method, federation: Federation) -> None:
     """Validation data judge a global model: without one, nothing can go by them."""
-    if plan.patience is None:
+    what = f"patience = {plan.patience}" if plan.patience else "keep = 'best'" if plan.keep == "best" else ""
+    if not what:
         return
     server = method.server_init(federation.start()[0], federation.population)
     if GLOBAL not in method.models(server):
         raise InvalidInput(
-            f"patience = {plan.patience}: {method.title} has no global model, and validation data judge no other; "
-            "leave patience out"
+            f"{what}: {method.title} has no global model, and validation data judge no other; leave it out"
         )
 
 

@@ -47,6 +47,9 @@ class Recorder(Protocol):
     def resumed(self, method: Method, device: str) -> Snapshot | None:
         """Where the run left off, with all that its last round noted; None: it has not begun."""
 
+    def best(self, method: Method, device: str) -> Snapshot | None:
+        """What the round that was best on the validation data left, if it was kept."""
+
     def began(self, runtime: Runtime) -> None:
         """The rounds begin now, on this runtime."""
 
@@ -70,6 +73,7 @@ class InMemory:
         self._rounds: list[RoundRow] = []
         self._metrics: list[tuple[int, Figure, float | None]] = []
         self._status = "running"
+        self._best: Snapshot | None = None
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -81,12 +85,18 @@ class InMemory:
     def resumed(self, method: Method, device: str) -> Snapshot | None:
         return None
 
+    def best(self, method: Method, device: str) -> Snapshot | None:
+        return self._best
+
     def began(self, runtime: Runtime) -> None:
         self.run.facts.update(_told(runtime))
 
     def record(self, entry: Entry) -> None:
         self._rounds.append(entry.row)
         self._metrics += [(entry.round, figure, value) for figure, value in entry.metrics]
+        if entry.best:
+            assert isinstance(entry.buffers, Buffers)
+            self._best = Snapshot(entry.round, entry.server, entry.buffers)
 
     def ended(self, status: str, message: str = "") -> None:
         self._status = status
@@ -124,6 +134,14 @@ class InLedger:
         buffers = Buffers.of(stored.buffers)
         return Snapshot(stored.round, server.to(device), buffers.to(device), notes)
 
+    def best(self, method: Method, device: str) -> Snapshot | None:
+        self._ledger.flush()
+        stored = self._ledger.snapshot(self.run, best=True)
+        if stored is None:
+            return None
+        server, buffers = method.records()["server"].of(stored.server), Buffers.of(stored.buffers)
+        return Snapshot(stored.round, server.to(device), buffers.to(device))
+
     def began(self, runtime: Runtime) -> None:
         self._ledger.set_status(self.run, "running", facts=_told(runtime))
 
@@ -148,6 +166,7 @@ class Tracked:
         self._tracker: Tracker | None = None
         self.path = recorder.path
         self.holding, self.states, self.resumed = recorder.holding, recorder.states, recorder.resumed
+        self.best = recorder.best
         self.history = recorder.history
 
     @property

@@ -60,6 +60,12 @@ def global_module(prepared: Ready, snapshot: Snapshot) -> nn.Module | None:
     return filled(prepared.federation, next(iter(models.values())), snapshot.buffers, prepared.plan.seed)
 
 
+def named(history: History, round: int | None) -> str:
+    """What a global model is, in words: one that is not the last says which."""
+    best = history.experiment.get("keep") == "best"
+    return f"the global model of round {round}, the best on the validation data," if best else "the global model"
+
+
 def module_of(ledger: Ledger, run: Run, root: str | Path | None = None, client: str | None = None) -> Taken:
     """The model that a recorded run has come to: the global one, or the personal one of a client."""
     if run.experiment.get("own"):
@@ -74,12 +80,14 @@ def module_of(ledger: Ledger, run: Run, root: str | Path | None = None, client: 
         raise InvalidInput(f"run {run.name!r} has not played a round yet: it has no trained model")
     history = History.of(ledger, run)
     if client is None:
+        best = recorder.best(method, "cpu") if prepared.plan.keep == "best" else None
+        snapshot = best or snapshot
         module = global_module(prepared, snapshot)
         if module is None:
             raise InvalidInput(
                 f"{method.title} has no global model: its clients have models of their own, name one with --client"
             )
-        return Taken(module, prepared.federation.sample, history, "the global model")
+        return Taken(module, prepared.federation.sample, history, named(history, snapshot.round))
     runtime = Serial(prepared.federation)
     runtime.states = recorder.states(method, "cpu")
     number = _number(prepared.federation, client)

@@ -13,6 +13,7 @@ from undrift.core.states import Kept
 from undrift.ledger.digest import NONE
 
 SERVER, BUFFERS = -1, -2  # whose states are not a client's
+BEST, BEST_BUFFERS = -3, -4  # the same of the round that was best on the validation data, where that is kept
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Entry:
     server: State | None = None
     buffers: State | None = None
     kept: Mapping[int, Kept] = field(default_factory=dict)
+    best: bool = False  # is what the server holds to be kept as the best?
 
     @property
     def round(self) -> int:

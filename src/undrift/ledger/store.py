@@ -27,7 +27,7 @@ from undrift.ledger.digest import NotAsWritten
 from undrift.ledger.lock import LockFile, is_taken
 from undrift.ledger.opening import clear_log, connect, connect_to_look, explained, is_read_only, transaction, usable
 from undrift.ledger.reading import Metrics, Recorded, State
-from undrift.ledger.rows import BUFFERS, SERVER, Entry, RoundRow, Run
+from undrift.ledger.rows import BEST, BEST_BUFFERS, BUFFERS, SERVER, Entry, RoundRow, Run
 
 LISTED = 10  # names of runs that an error lists
 
@@ -253,13 +253,17 @@ class Ledger:
 
     # -- states -------------------------------------------------------------------------------------------------------
 
-    def snapshot(self, run: Run) -> Stored | None:
-        """What the server held after the last round; None: nothing of it is there."""
+    def snapshot(self, run: Run, best: bool = False) -> Stored | None:
+        """What the server held after the last round, or after the best one, where that is kept; None: it is not."""
         with self.reading(), explained(self.path, run.name):
             stands = reading.head(self._db, run.id).round
-            found = [reading.state(self._db, run.id, owner) for owner in (SERVER, BUFFERS)]
+            found = [
+                reading.state(self._db, run.id, owner)
+                for owner in ((BEST, BEST_BUFFERS) if best else (SERVER, BUFFERS))
+            ]
             if found == [None, None]:
                 return None
+            stands = found[0].round if best and found[0] is not None else stands
             if any(state is None or state.round != stands for state in found):
                 raise NotAsWritten(f"the server's state is not that of round {stands}")
             server, buffers = (self._tensors(run, state)[0] for state in found if state is not None)

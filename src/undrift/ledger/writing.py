@@ -12,7 +12,7 @@ from typing import Any
 from undrift.ledger import reading
 from undrift.ledger.digest import NONE, mixed, of_bytes, seal
 from undrift.ledger.pieces import Tensors
-from undrift.ledger.rows import BUFFERS, SERVER, Entry, Head, RoundRow
+from undrift.ledger.rows import BEST, BEST_BUFFERS, BUFFERS, SERVER, Entry, Head, RoundRow
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,9 @@ def tensors_of(entry: Entry) -> Iterator[tuple[int, Tensors, dict[str, Any]]]:
     if entry.server is not None and entry.buffers is not None:
         yield SERVER, *entry.server.sent()
         yield BUFFERS, *entry.buffers.sent()
+        if entry.best:
+            yield BEST, *entry.server.sent()
+            yield BEST_BUFFERS, *entry.buffers.sent()
     for client, kept in entry.kept.items():
         yield client, kept.tensors(), {"round": kept.round}
 
