@@ -49,7 +49,7 @@ CASES = {
                                      "AND data = 'test' AND metric = 'accuracy'", 1),
     "a round that is gone": ("DELETE FROM rounds WHERE run = 1 AND round = 4", 3),
     "the number of rounds": ("UPDATE heads SET round = 5 WHERE run = 1", 4),
-    "the clients' figures": ("UPDATE client_metrics SET round = 3 WHERE run = 1", 4),
+    "the clients' figures": ("UPDATE client_metrics SET round = 3 WHERE run = 1 AND model = 'global'", 4),
     "the list of states": ("DELETE FROM states WHERE run = 1 AND owner = "
                            "(SELECT max(owner) FROM states WHERE run = 1 AND until IS NULL AND round = 4)"
                            " AND round = 4", 3),
