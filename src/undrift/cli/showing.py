@@ -176,7 +176,9 @@ def _costs(history: History) -> list[tuple[str, str]]:
             (f"{title} used of the limit", f"{words.cost(unit, used)} of {words.cost(unit, limit.amounts[name])}")
         )
     if target is not None:
-        found.append((f"to {words.target_words(float(target))}", _to_target(history, float(target))))
+        found.append(
+            (f"to {words.target_words(float(target), history.main_curve)}", _to_target(history, float(target)))
+        )
     if history.rejected:
         found.append(("rejected uploads", str(history.rejected)))
     if history.skipped:

@@ -188,7 +188,7 @@ def _verdict(comparer: Comparer, figures: Sequence[Figure], target: float | None
     chosen = comparer.at(target)
     best = max(comparer.best(group) for group in comparer.groups)
     targets = {chosen.target} if chosen.target is not None else set()
-    if chosen.target is not None:
+    if chosen.target is not None and chosen.figure.share:
         fine = [*range(10, 900, 10), *range(900, 1001, 5)]  # per mille: whole per cents, finer near the top
         steps = range(50, 1001, 50) if coarse else fine
         targets |= {step / 1000 for step in steps if step / 1000 <= best + 0.02}

@@ -65,7 +65,7 @@ def _stands(row: Row) -> str:
 
 
 def _goal(verdict: Verdict) -> str:
-    return words.target_words(verdict.target or 0)
+    return words.target_words(verdict.target or 0, verdict.row.group.figure)
 
 
 def _reached(verdict: Verdict) -> str:
