@@ -234,6 +234,23 @@ def test_a_run_that_fails_is_said_and_the_others_are_shown(small: Table, tmp_pat
     assert found.cell("FedAvg", small.columns[0]).values
 
 
+def test_a_run_that_two_columns_are_read_from_is_recorded_once() -> None:
+    """FedTrip's Table VII reads a run in round 10 and in round 20."""
+    seven = table("fedtrip/table7")
+    run = Trial(1, (10, 20), (0.5, 0.75))
+    trials = {(method, column.name): (run,) for method in seven.methods for column in seven.columns}
+    assert len(text(seven, trials).splitlines()) == 2 * len(seven.methods)
+    for found in map(recorded, TABLES.values()):
+        for runs in found.values():
+            assert len({trial.seed for trial in runs}) == len(runs)
+
+
+def test_the_har_table_reads_the_features_that_its_model_takes() -> None:
+    columns = [column for t in TABLES.values() for column in t.columns if column.experiment["data"]["name"] == "ucihar"]
+    assert columns
+    assert all(column.experiment["data"]["form"] == "features" for column in columns)
+
+
 def test_tables_that_share_experiments_share_runs() -> None:
     four, five = table("fedtrip/table4"), table("fedtrip/table5")
     assert all(four.key(m, c) == five.key(m, c) for m in four.methods for c in four.columns)
