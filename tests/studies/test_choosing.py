@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,7 +33,7 @@ OPTIONS: dict[str, Any] = {"data": turned(), "partition": "iid", "model": "logis
 def test_a_sweep_chooses_by_validation() -> None:
     """A useless rate is best on the misleading test set; the validation data know better."""
     over = {"lr": [1e-6, 0.5]}
-    by_test = undrift.sweep("fedavg", over, seeds=[1, 2], **OPTIONS)
+    by_test = undrift.sweep("fedavg", over, seeds=[1, 2], validation=0, **OPTIONS)
     by_validation = undrift.sweep("fedavg", over, seeds=[1, 2], validation=0.2, **OPTIONS)
     assert by_test.best["fedavg"].trial.point == {"lr": 1e-6}
     best = by_validation.best["fedavg"]
@@ -47,6 +48,44 @@ def test_a_sweep_chooses_by_validation() -> None:
     assert sentences == ["Settings are chosen by the validation data; the test set had no say in it."]
     assert "flatters" in by_test.lines()[1][0]
     assert by_validation.records()[0]["test_mean"] == best.tested.mean
+
+
+def test_a_sweep_sets_a_tenth_apart_unless_it_is_told_otherwise() -> None:
+    found = undrift.sweep("fedavg", {"lr": [1e-6, 0.5]}, seeds=[1, 2], **OPTIONS)
+    assert {run.experiment["validation"] for run in found.histories} == {0.1}
+    assert found.best["fedavg"].trial.point == {"lr": 0.5}  # by the misleading test set it would be the other
+    assert "a tenth of every client's training data" in found.lines()[1][1]
+    assert "--validation 0" in found.lines()[1][1]
+
+
+def test_rounds_to_a_target_are_those_on_the_validation_data() -> None:
+    some = {**OPTIONS, "rounds": 5, "target": 0.97}
+    found = undrift.sweep("fedavg", {"lr": [1e-6, 0.05]}, seeds=[1, 2], by="rounds", **some)
+    best, worst = found.scores["fedavg"]
+    assert best.trial.point == {"lr": 0.05}
+    curves = [run.curve(CHOSEN) for run in found.histories if run.facts["training"]["lr"] == 0.05]
+    means = {r: np.mean([values[place] for _, values in curves]) for place, r in enumerate(curves[0][0])}
+    assert best.figure.mean == min(r for r, mean in means.items() if mean >= 0.97)
+    assert best.tested is not None
+    assert best.tested.mean < 0.5
+    assert found.words(worst) == "not reached"
+    table, sentences = found.lines()
+    assert table[0][4:6] == ["rounds to target on the validation data", "on the test set"]
+    assert "no say in it" in sentences[0]
+
+
+def test_advice_sets_a_tenth_apart_too(tmp_path: Path) -> None:
+    options = {key: value for key, value in OPTIONS.items() if key != "rounds"} | {"seeds": [1, 2]}
+    ledger = tmp_path / "runs.db"
+    found = undrift.advise("rounds=10", algorithms="fedprox", ledger=ledger, **options)
+    assert any("--validation 0" in sentence for sentence in found.sentences)
+    assert all(standing.tested for standing in found.standings)
+    own = undrift.advise("rounds=10", algorithms="fedprox", ledger=ledger, name="own", goal="personal", **options)
+    every = undrift.advise("rounds=10", algorithms="fedprox", ledger=ledger, name="all", validation=0, **options)
+    assert not any(s.tested for s in (*own.standings, *every.standings))
+    with Ledger(ledger) as book:
+        told = {run.name.split("/")[0]: run.experiment.get("validation") for run in book.runs()}
+    assert told == {"advise": 0.1, "own": None, "all": 0.0}
 
 
 def test_the_best_round_is_that_of_validation() -> None:

@@ -45,6 +45,10 @@ class Figure:
         """As people say it."""
         return f"{self.metric.replace('_', ' ')} of the {self.model} model on {self.place}"
 
+    def meets(self, value: float, target: float) -> bool:
+        """Is it as good as the target?"""
+        return value <= target if self.better == "lower" else value >= target
+
     def improves(self, value: float, on: float) -> bool:
         return value > on if self.better == "higher" else value < on
 

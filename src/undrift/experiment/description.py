@@ -43,8 +43,8 @@ class Plan(Settings):
     ] = None
     validation: Annotated[
         float | None,
-        "share of every client's training data that nobody trains on, to choose settings by",
-        between(0, 1, open_low=True, open_high=True),
+        "share of every client's training data that nobody trains on, to choose settings by; 0: none",
+        between(0, 1, open_high=True),
     ] = None
     patience: Annotated[
         int | None,

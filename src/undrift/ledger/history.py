@@ -123,11 +123,10 @@ class History:
 
         Without a figure that was asked for, a loss has no target.
         """
-        lower = self.main_curve.better == "lower"
-        if lower and not self.experiment.get("headline"):
+        main = self.main_curve
+        if main.better == "lower" and not self.experiment.get("headline"):
             return None
-        at, values = self.curve()
-        hit = next((r for r, v in zip(at, values, strict=True) if (v <= target if lower else v >= target)), None)
+        hit = next((r for r, v in zip(*self.curve(), strict=True) if main.meets(v, target)), None)
         if hit is None:
             return None
         upto = [row for row in self.rounds if row.round <= hit]

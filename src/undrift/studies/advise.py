@@ -29,7 +29,7 @@ from undrift.studies.conclusion import conclusion
 from undrift.studies.jobs import Done, Observer, Own, Place, Queued, work_off
 from undrift.studies.lineup import line_up, on_common_ground, run_name
 from undrift.studies.pilot import CONTROL, Budget, Goal, Pilot, Standing, plain_names
-from undrift.studies.scene import scene, seeds_of
+from undrift.studies.scene import scene, seeds_of, to_choose_by
 from undrift.studies.shown import Shown
 
 
@@ -102,7 +102,9 @@ def advise(
     """Say which method to take for these data and a budget: ``"rounds=200"``, ``"bytes=2e9"`` or ``"macs=1e12"``.
 
     ``pilot`` is the share of the budget that the finalists are given, ``goal`` one model for all (``"global"``) or the
-    accuracy on the clients' own data (``"personal"``). Everything else is as in ``undrift.compare``.
+    accuracy on the clients' own data (``"personal"``). A global model is chosen by validation data, a tenth of every
+    client's training data unless ``validation`` says another share (0: by the test set). Everything else is as in
+    ``undrift.compare``.
     """
     where = scene(data, partition, model, loss, training, plan)
     methods = () if algorithms == "all" else plain_names(line_up(algorithms))
@@ -171,6 +173,7 @@ def _number(value: float) -> float:
 
 def _queued(pilot: Pilot, method: str, seed: int, rounds: int) -> Queued:
     base = {k: v for k, v in pilot.base.items() if k not in ("name", "target", "algorithm")}
+    base = to_choose_by(base) if pilot.goal == "global" else base  # personal models have no part in validation data
     values = on_common_ground(base, [{"name": entrant} for entrant in pilot.entrants()])
     plan = {"algorithm": {"name": method}, "seed": seed, "rounds": rounds, "runtime": "serial", "eval_every": 1}
     return Queued(run_name(pilot.name, method, seed), {**values, **plan}, {"comparison": pilot.name})

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from undrift.analysis.intervals import Interval
 from undrift.report import words
 from undrift.studies.pilot import CONTROL, Pilot, Standing
+from undrift.studies.scene import ASSUMED, assumes_validation
 
 
 def conclusion(pilot: Pilot, left: Sequence[Standing]) -> tuple[str, list[str]]:
@@ -21,19 +22,20 @@ def conclusion(pilot: Pilot, left: Sequence[Standing]) -> tuple[str, list[str]]:
     data = " on the validation data" if best.tested else ""
     seen = f"After {words.target_words(best.share)} of the budget of {pilot.budget} ({_rounds(alive)})"
     ahead = f"{seen}, {best.title} stands at {words.percent(best.score.mean)}{data}"
-    caution = "Early rounds at default settings are not the whole story: check the choice on a longer run."
+    caution = ["Early rounds at default settings are not the whole story: check the choice on a longer run."]
     if best.tested:
         reached = words.percent(best.tested.mean)
-        caution = f"On the test set, which had no say in it, {best.title} reaches {reached}. {caution}"
+        tested = [f"On the test set, which had no say in it, {best.title} reaches {reached}."]
+        caution = [*tested, *([ASSUMED] if assumes_validation(pilot.base) else []), *caution]
     if len(alive) == 1:
-        return best.method, [f"Take {best.title}: it is the only one left.", f"{ahead}.", caution]
+        return best.method, [f"Take {best.title}: it is the only one left.", f"{ahead}.", *caution]
     if not unlike:
         other = alive[1]
         gap = f"{ahead}, {_points(best.over(other))} over {other.title}, the next"
         sentences = [f"Take {best.title}.", f"{gap}.", *_costs(best, control)]
         if control is not None and control not in (best, other):
             sentences.insert(2, f"Against FedAvg it gains {_points(best.over(control))}.")
-        return best.method, [*sentences, caution]
+        return best.method, [*sentences, *caution]
     rivals = [best, *unlike]
     names = words.series([s.title for s in rivals])
     told = f"The pilot cannot tell {names} apart: {ahead[0].lower()}{ahead[1:]}, " + words.series(
@@ -45,7 +47,7 @@ def conclusion(pilot: Pilot, left: Sequence[Standing]) -> tuple[str, list[str]]:
             advice,
             f"{told}.",
             "More seeds, or a larger share of the budget for the pilot, may tell.",
-            caution,
+            *caution,
         ]
     cheapest = min(rivals, key=lambda s: (s.cost["bytes"], s.cost["macs"]))
     return "", [
@@ -57,7 +59,7 @@ def conclusion(pilot: Pilot, left: Sequence[Standing]) -> tuple[str, list[str]]:
             else []
         ),
         "More seeds, or a larger share of the budget for the pilot, may tell.",
-        caution,
+        *caution,
     ]
 
 

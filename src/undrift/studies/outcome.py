@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from undrift.analysis.comparison import Comparer
 from undrift.analysis.groups import grouped
 from undrift.analysis.health import health
 from undrift.analysis.intervals import Spread
-from undrift.core.figure import HEADLINE
+from undrift.core.figure import HEADLINE, Figure
 from undrift.core.named import short
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
 from undrift.studies.jobs import Done
+from undrift.studies.scene import ASSUMED
 from undrift.studies.shown import Shown
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Measure = Literal["final", "best", "rounds"]
 Point = dict[str, Any]  # key -> value, in the order of the keys
-TITLES = {"final": "final accuracy", "best": "best accuracy", "rounds": "rounds to target"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,7 @@ class Score:
     failed: tuple[str, ...] = ()
     diverged: bool = False
     tested: Spread | None = None  # the same on the test set, where the validation data chose
+    what: Figure = HEADLINE  # on the test set
 
     @property
     def setting(self) -> str:
@@ -111,7 +111,7 @@ class Outcome(Shown):
         ]
 
     def lines(self) -> tuple[list[list[str]], list[str]]:
-        by = TITLES[self.sweep.measure]
+        by = self._title
         chosen = any(score.tested for scores in self.scores.values() for score in scores)
         by = f"{by} on the validation data" if chosen else by
         more = ["on the test set"] if chosen else []
@@ -126,12 +126,20 @@ class Outcome(Shown):
             by_test = [method for method, scores in self.scores.items() if not any(score.tested for score in scores)]
             other = f", but for {', '.join(by_test)}: by the test figures" if by_test else ""
             sentences = [f"Settings are chosen by the validation data; the test set had no say in it{other}."]
+            sentences += [ASSUMED] if self.sweep.assumed else []
         if len({len(scores) for scores in self.scores.values()}) > 1:
             sentences.insert(
                 0,
                 f"The methods had different numbers of trials: the last column compares them at {self.budget} each.",
             )
         return table, sentences
+
+    @property
+    def _title(self) -> str:
+        """What trials are ranked by."""
+        named = [score.what.metric for scores in self.scores.values() for score in scores if not score.failed]
+        metric = (named or [HEADLINE.metric])[0].replace("_", " ")
+        return "rounds to target" if self.sweep.measure == "rounds" else f"{self.sweep.measure} {metric}"
 
     def words(self, score: Score) -> str:
         """A score as text."""
@@ -145,9 +153,7 @@ class Outcome(Shown):
             return "not reached" if self.sweep.measure == "rounds" else "not a number"
         if self.sweep.measure == "rounds":
             return words.rounds(score.figure.mean)
-        if score.value < 0:
-            return words.amount(score.figure.mean)
-        return words.spread(HEADLINE, score.figure.mean, score.figure.sd)
+        return words.spread(score.what, score.figure.mean, score.figure.sd)
 
     def _tested(self, score: Score) -> str:
         from undrift.report import words
@@ -155,7 +161,7 @@ class Outcome(Shown):
         spread = score.tested
         if spread is None:
             return "–"
-        return words.amount(spread.mean) if score.value < 0 else words.spread(HEADLINE, spread.mean, spread.sd)
+        return words.spread(score.what, spread.mean, spread.sd)
 
     def _expected(self, method: str) -> str:
         from undrift.report import words
@@ -163,9 +169,10 @@ class Outcome(Shown):
         expected = self.expected(method)
         if not math.isfinite(expected):
             return "–"
-        if self.sweep.measure == "rounds" or expected < 0:
-            return words.amount(abs(expected))
-        return words.percent(expected)
+        if self.sweep.measure == "rounds":
+            return words.rounds(-expected)
+        what = self.scores[method][0].what
+        return words.figure(what, -expected if what.better == "lower" else expected)
 
 
 def outcome(sweep: Sweep, trials: Sequence[Trial], ledger: Path, failed: Sequence[Done] = ()) -> Outcome:
@@ -192,14 +199,32 @@ def _score(sweep: Sweep, trial: Trial, histories: Sequence[History], failed: tup
         return Score(trial, Spread.of([]), -math.inf, failed or ("no round was evaluated",))
     if any(health(run).state == "diverged" for run in groups[0].runs):
         return Score(trial, Spread.of([run.final for run in groups[0].runs]), -math.inf, diverged=True)
+    what = groups[0].figure
     if sweep.measure == "rounds":
-        cost = Comparer(histories).at(sweep.target).rows[0].costs.get("rounds")
-        if cost is None or cost.value is None:
-            return Score(trial, Spread.of([]), -math.inf)
-        return Score(trial, Spread(cost.value, math.nan, (cost.value,)), -cost.value)
+        assert sweep.target is not None
+        hit, tested = _rounds_to(sweep.target, groups[0].runs)
+        return Score(trial, hit, -hit.mean if hit.values else -math.inf, tested=tested, what=what)
     figure, tested = _figures(sweep.measure, groups[0].runs)
-    sign = -1 if groups[0].figure.better == "lower" else 1
-    return Score(trial, figure, sign * figure.mean if math.isfinite(figure.mean) else -math.inf, tested=tested)
+    sign = -1 if what.better == "lower" else 1
+    value = sign * figure.mean if math.isfinite(figure.mean) else -math.inf
+    return Score(trial, figure, value, tested=tested, what=what)
+
+
+def _rounds_to(target: float, runs: Sequence[History]) -> tuple[Spread, Spread | None]:
+    """The first round at which the mean over seeds is as good as the target, by the validation data where there are
+    some; and what the same models reach on the test set."""
+    chosen = None if any(run.chosen_by is None for run in runs) else runs[0].chosen_by
+    seen = _mean_curve(runs, chosen or runs[0].main_curve)
+    at = next((r for r in sorted(seen) if runs[0].main_curve.meets(seen[r], target)), None)
+    if at is None:
+        return Spread.of([]), None if chosen is None else Spread.of([])
+    test = [dict(zip(*run.curve(), strict=True)).get(at, math.nan) for run in runs]
+    return Spread(at, math.nan, (at,)), None if chosen is None else Spread.of(test)
+
+
+def _mean_curve(runs: Sequence[History], figure: Figure) -> dict[int, float]:
+    curves = [dict(zip(*run.curve(figure), strict=True)) for run in runs]
+    return {r: float(np.mean([curve[r] for curve in curves])) for r in set.intersection(*map(set, curves))}
 
 
 def _figures(measure: Measure, runs: Sequence[History]) -> tuple[Spread, Spread | None]:

@@ -16,6 +16,11 @@ from undrift.experiment.description import Experiment
 from undrift.studies.jobs import Own
 
 DEFAULT_ROUNDS = Experiment.build({}).plan.rounds
+VALIDATION = 0.1  # of every client's training data, where something is chosen and nothing else is said
+ASSUMED = (
+    "The validation data are a tenth of every client's training data, as nothing else was said: --validation 0 trains "
+    "on all and chooses by the test set."
+)
 MOST = 10_000  # seeds of a study: more is a slip of the hand
 
 
@@ -56,6 +61,15 @@ def scene(
             )
         values["train"] = training.values()
     return Scene(values, Own(own_data, own_model, loss, own_methods(methods)))
+
+
+def to_choose_by(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The description with validation data, where it does not say how many: 0 is none."""
+    return {**values, **({"validation": VALIDATION} if assumes_validation(values) else {})}
+
+
+def assumes_validation(values: Mapping[str, Any]) -> bool:
+    return values.get("validation") is None
 
 
 def own_methods(methods: Any) -> dict[str, type[Method]]:

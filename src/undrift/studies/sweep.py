@@ -1,9 +1,9 @@
 """A search over hyper-parameters: which values for which method, from a grid or at random, over several seeds.
 
 Every method is given the same number of trials. Where a grid does not allow that, the table says what each method would
-have reached with as many trials as the one with the fewest. With validation data, settings are chosen by
-those, and what the chosen ones reach on the test set is reported; without, they are chosen by the test set, so that a
-winner's figure flatters it a little; a fresh seed tells.
+have reached with as many trials as the one with the fewest. Settings are chosen by validation data, a tenth of every
+client's where nothing else is said, and what the chosen ones reach on the test set is reported; with ``validation = 0``
+they are chosen by the test set, so that a winner's figure flatters it a little; a fresh seed tells.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from undrift.studies.lineup import (
 )
 from undrift.studies.outcome import Measure, Outcome, Point, Trial, outcome
 from undrift.studies.over import Over, overs
-from undrift.studies.scene import DEFAULT_ROUNDS, scene, seeds_of
+from undrift.studies.scene import DEFAULT_ROUNDS, assumes_validation, scene, seeds_of, to_choose_by
 
 SEARCHES = ("grid", "random", "optuna")
 MEASURES: tuple[Measure, ...] = ("final", "best", "rounds")
@@ -58,6 +58,7 @@ class Sweep:
     measure: Measure = "final"
     target: float | None = None
     seed: int = 0  # of the search itself
+    assumed: bool = False  # is it our choice that there are validation data?
 
     def __post_init__(self) -> None:
         for kind, given, known in (("search", self.search, SEARCHES), ("measure", self.measure, MEASURES)):
@@ -149,7 +150,9 @@ def sweep(
 ) -> Outcome:
     """Search hyper-parameters: ``over={"lr": [0.01, 0.1], "fedprox.mu": (0.01, 1.0)}`` lists values or gives a range.
 
-    Everything else is as in ``undrift.compare``. The same ``name`` and ``ledger`` go on with a sweep that was stopped.
+    Settings are chosen by validation data, a tenth of every client's training data unless ``validation`` says another
+    share; ``validation=0`` chooses by the test set. Everything else is as in ``undrift.compare``. The same ``name`` and
+    ``ledger`` go on with a sweep that was stopped.
     """
     methods = asked(algorithms)
     where = scene(data, partition, model, loss, training, plan, methods)
@@ -164,7 +167,14 @@ def planned_sweep(values: Mapping[str, Any], algorithms: Any, over: Any, **setti
     """A sweep of methods, with their controls, on common ground."""
     methods = with_controls(line_up(algorithms))
     names = list(dict.fromkeys(str(section["name"]) for section in methods))
-    return Sweep(dict(values), tuple(methods), overs(over, names, values), target=values.get("target"), **settings)
+    return Sweep(
+        to_choose_by(values),
+        tuple(methods),
+        overs(over, names, values),
+        target=values.get("target"),
+        assumed=assumes_validation(values),
+        **settings,
+    )
 
 
 def run_sweep(
