@@ -9,7 +9,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST := $(VENV)/bin/python -m pytest
 BIOME := 2.6.7
 
-.PHONY: help setup demo test lint lint-js test-slow test-faults test-browser test-deploy test-wheel test-real
+.PHONY: help setup demo test lint lint-js test-slow test-faults test-browser test-deploy test-wheel test-lowest test-real
 .PHONY: test-cluster bench defaults docs clean
 
 help:  ## list the targets
@@ -65,6 +65,9 @@ test-real: setup  ## tests on the data sets in the folder UNDRIFT_DATA
 test-wheel:  ## the wheel with every extra, unlocked, in an environment of its own
 	tests/wheel.sh
 
+test-lowest:  ## the fast tests with the lowest versions that pyproject.toml allows, in an environment of their own
+	tests/lowest.sh
+
 test-cluster: setup  ## the runtime ray, on clusters that are started on this machine
 	$(PYTEST) -m cluster
 
@@ -85,5 +88,5 @@ docs: $(DOCS)/.ready  ## the documentation as a site, in ./site: opens from disk
 	@echo "open site/index.html"
 
 clean:  ## remove the environment and the caches
-	rm -rf $(VENV) $(DOCS) site build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DOCS) .venv-lowest site build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

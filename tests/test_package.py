@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -183,3 +185,24 @@ def test_star_import_gives_the_public_names() -> None:
     assert fresh("from undrift import *; print(run.__name__, Dataset.__name__, algorithms.__name__)") == (
         "run Dataset undrift.algorithms"
     )
+
+
+def test_the_lowest_versions_that_are_tried_are_those_that_are_allowed() -> None:
+    root = PACKAGE.parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    asked = [
+        *project["dependencies"],
+        *(one for name in extras if name not in ("dev", "ray", "flower") for one in extras[name]),
+    ]
+    allowed = dict(found.groups() for one in asked if (found := re.match(r"([\w-]+)>=([\d.]+)", one)))
+    lock = (root / "requirements-lowest.lock").read_text(encoding="utf-8")
+    tried = dict(re.findall(r"^([\w-]+)==([\d.]+)$", lock, flags=re.M))
+    assert allowed.pop("torch") == "2.6"
+    wrong = {name: tried.get(name) for name, version in allowed.items() if not _same(tried.get(name, ""), version)}
+    assert wrong == {}
+
+
+def _same(version: str, other: str) -> bool:
+    """Versions that differ by trailing zeros are one."""
+    return re.sub(r"(\.0)+$", "", version) == re.sub(r"(\.0)+$", "", other)

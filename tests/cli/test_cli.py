@@ -263,7 +263,7 @@ BAD = [
     (["compare", "--algorithms", "fedtrip:frist=init"], "did you mean 'first'?"),
     (["compare", "--algorithms", "fedadm:budget=10,20"], "written in brackets, such as budget=[10,20]"),
     (["compare", "--algorithms", "slowmo:train.momentm=0"], "did you mean 'train.momentum'?"),
-    (["compare", "--target", "90"], "--target 90: it must be a number in [0, 1] (a share: 0.9 for 90 %)"),
+    (["compare", "--target", "90"], "target = 90: it must be a share in (0, 1], for example 0.9 for 90 %"),
     (["advise", "--algorithms", "fedprox:mu=1"], "at their default settings"),
     (["resume", "nothing"], "there is no ledger at runs/ledger.sqlite"),
     (["show", "nothing"], "there is no ledger"),

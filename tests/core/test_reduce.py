@@ -21,6 +21,7 @@ from undrift.core.records import Each, Mean, Message, Move, Point, Sum, Upload, 
 from undrift.core.reduce import Block, Reduction, Reply, weighted_mean
 from undrift.core.runtime import Exchanged, Task, settle
 from undrift.core.states import Memory, States
+from undrift.core.update import Starts
 from undrift.runtimes.serial import Serial
 
 
@@ -105,7 +106,7 @@ def test_a_client_that_answers_twice_counts_once() -> None:
 def test_drift_is_what_its_definition_says(as_model: bool) -> None:
     rows, start = draw(6).numpy(), draw(1, seed=1)[0].numpy()
     down = Broadcast(torch.from_numpy(start))
-    found = Drift(Trained, down) if as_model else Drift(Displaced, down)
+    found = Drift(Starts(Trained if as_model else Displaced, down))
     for place, row in enumerate(rows):
         found.add(Trained(torch.from_numpy(start + row)) if as_model else Displaced(torch.from_numpy(row)), place)
     mean = rows.mean(0)
@@ -127,7 +128,7 @@ class Shaped(Upload):
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3)], ids=str)
 def test_updates_of_any_shape_have_a_drift_one_by_one_and_by_the_block(shape: tuple[int, ...]) -> None:
     rows = torch.from_numpy(np.random.default_rng(2).normal(size=(4, *shape)))
-    single, whole = (Drift(Shaped, Broadcast(torch.zeros(5))) for _ in range(2))
+    single, whole = (Drift(Starts(Shaped, Broadcast(torch.zeros(5)))) for _ in range(2))
     for place, row in enumerate(rows):
         single.add(Shaped(row), place)
     whole.add_rows(Shaped(rows), 0)
@@ -147,7 +148,8 @@ class OwnStarts(Message):
 
 def test_where_every_client_begins_elsewhere_its_update_is_counted_from_there() -> None:
     rows, starts = draw(6), draw(6, seed=1)
-    usual, single, whole = Drift(Displaced, Broadcast(starts[0])), *(Drift(Own, OwnStarts(starts)) for _ in range(2))
+    usual = Drift(Starts(Displaced, Broadcast(starts[0])))
+    single, whole = (Drift(Starts(Own, OwnStarts(starts))) for _ in range(2))
     for place in (0, 1, 3, 4, 5):  # the upload at place 2 was rejected
         usual.add(Displaced(rows[place]), place)
         single.add(Own(starts[place] + rows[place]), place)
@@ -159,7 +161,7 @@ def test_where_every_client_begins_elsewhere_its_update_is_counted_from_there() 
 
 
 def test_updates_that_are_zero_have_no_drift() -> None:
-    found = Drift(Displaced, Broadcast(torch.zeros(5)))
+    found = Drift(Starts(Displaced, Broadcast(torch.zeros(5))))
     for place in range(2):
         found.add(Displaced(torch.zeros(5)), place)
     assert found.figures() == {"cosine": 0.0, "distance": 0.0, "amp": 0.0}

@@ -32,6 +32,7 @@ from undrift.core.records import Record
 from undrift.core.reduce import Reply
 from undrift.core.runtime import Exchanged, Task, settle
 from undrift.core.states import Memory
+from undrift.core.update import Starts
 from undrift.core.wire import take_apart
 from undrift.runtimes.serial import Serial
 
@@ -161,7 +162,7 @@ def believed(here: Scene, task: Task, replies: list[Reply], place: int, found: R
     assert unlike(server, honest) == ""
     assert unlike(done.up, fair.up) == ""
     assert all(math.isfinite(value) for value in done.cohort.notes.values())
-    guard = Guard(type(found.up), task.down, task.uploads.guard)
+    guard = Guard(Starts(type(found.up), task.down), task.down, task.uploads.guard)
     allowed = max(1000 * median_low(done.lengths or [0.0]), 3 * max(guard._sent, default=0.0))
     for spec, value in server.items():
         if spec.axes in (("d",), ("body",)) and spec.name in ("x", "body"):

@@ -176,9 +176,13 @@ def test_the_usual_commands_read_the_run(
     here.ledger.flush()
     ledger = ["--ledger", str(tmp_path / "ledger.sqlite")]
     assert command(["show", "trial", *ledger]) == 0
-    assert "sites" in capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "sites" in shown
+    assert "was the last in 6 of 6 rounds (median: training" in shown  # the pipe calls one site after the other
     assert command(["report", "trial", *ledger, "--output", str(tmp_path / "page.html")]) == 0
-    assert (tmp_path / "page.html").stat().st_size > 10_000
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '"worked":"seconds worked at site2"' in page
+    assert "site2 was the last in 6 of 6 rounds" in page
     assert command(["resume", "trial", "--rounds", "8", *ledger]) == 2
     assert "undrift deploy run --resume trial" in " ".join(capsys.readouterr().err.split())
 

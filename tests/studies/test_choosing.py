@@ -12,6 +12,7 @@ import torch
 import undrift
 from undrift.core.errors import InvalidInput
 from undrift.core.figure import VALIDATION, Figure
+from undrift.core.training import Training
 from undrift.data import Dataset
 from undrift.ledger.history import History
 from undrift.ledger.store import Ledger
@@ -139,3 +140,77 @@ def test_patience_waits_while_it_gets_better() -> None:
 def test_patience_needs_validation() -> None:
     with pytest.raises(InvalidInput, match=r"patience = 2: it goes by validation data.*set validation = 0.1"):
         undrift.run(patience=2, **OPTIONS)
+
+
+# --- figures that fall, or that are no shares ------------------------------------------------------------------------
+
+
+def line() -> Dataset:
+    """Numbers to be told from others: a line with noise."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(300, 3, generator=generator)
+    y = x @ torch.tensor([2.0, -1.0, 0.5]) + 0.1 * torch.randn(300, generator=generator)
+    return Dataset("line", x[:240], y[:240], x[240:], y[240:], classes=None)
+
+
+NUMBERS: dict[str, Any] = {"data": line(), "partition": "iid", "model": "linear", "clients": 3, "rounds": 4}
+
+
+@pytest.mark.parametrize(("headline", "target"), [("rmse", 0.5), ("mae", 0.4), ("r2", 0.95)])
+def test_a_target_of_any_figure(headline: str, target: float, tmp_path: Path) -> None:
+    found = undrift.compare(
+        "fedavg,fedprox:mu=5", seeds=[1, 2], headline=headline, target=target, training=Training(lr=0.02), **NUMBERS
+    )
+    row = found.rows[0]
+    curves = [run.curve(Figure(metric=headline))[1] for run in row.group.runs]
+    means = np.mean(curves, axis=0)
+    good = means >= target if headline == "r2" else means <= target
+    assert row.rounds == 1 + int(np.argmax(good))
+    assert good.any()
+    assert not good.all()
+    for seed, curve in enumerate(curves):
+        met = [r for r, v in enumerate(curve, 1) if (v >= target if headline == "r2" else v <= target)]
+        assert row.costs["rounds"].per_seed[seed] == met[0]
+    text = repr(found)
+    assert f"to {target:g}" in text
+    assert "%" not in text.split("Target")[0]
+
+
+def test_a_target_must_suit_its_figure() -> None:
+    with pytest.raises(InvalidInput, match=r"target = 1.5: it must be a share in \(0, 1\], for example 0.9 for 90 %"):
+        undrift.run(target=1.5, **OPTIONS)
+    with pytest.raises(InvalidInput, match=r"target = 1.5: it must be a share"):
+        undrift.run(target=1.5, headline="f1", **OPTIONS)
+    with pytest.raises(InvalidInput, match="target = nan: it must be a number that is finite"):
+        undrift.run(target=float("nan"), headline="rmse", **NUMBERS)
+    assert undrift.run(target=1.5, headline="perplexity", **OPTIONS).reached(1.5) is None
+
+
+def test_a_sweep_speaks_in_the_unit_of_its_figure() -> None:
+    found = undrift.sweep("fedavg", {"lr": [0.001, 0.05]}, seeds=[1, 2], headline="r2", **NUMBERS)
+    table, _ = found.lines()
+    assert table[0][4] == "final r2 on the validation data"
+    assert not [cell for row in table for cell in row if "%" in cell]
+    best = found.best["fedavg"]
+    assert best.trial.point == {"lr": 0.05}
+    assert best.figure.mean <= 1
+    fallen = undrift.sweep("fedavg", {"lr": [0.001, 0.05]}, seeds=[1], headline="rmse", **NUMBERS)
+    assert fallen.best["fedavg"].trial.point == {"lr": 0.05}
+    assert not [cell for row in fallen.lines()[0] for cell in row if "%" in cell]
+    ends = [abs(score.value) for score in fallen.scores["fedavg"]]
+    assert ends == sorted(ends)
+
+
+def test_advice_by_a_figure_that_falls() -> None:
+    options = {key: value for key, value in NUMBERS.items() if key != "rounds"} | {"training": Training(lr=0.02)}
+    found = undrift.advise("rounds=10", algorithms="fedprox,fedavgm", seeds=[1, 2], headline="rmse", **options)
+    ends = [standing.score.mean for standing in found.standings if not standing.error]
+    assert ends == sorted(ends)
+    assert all(standing.what == Figure(metric="rmse") for standing in found.standings)
+    assert "a rmse of" in " ".join(found.sentences)
+    assert "points" not in " ".join(found.sentences)
+
+
+def test_patience_needs_a_global_model() -> None:
+    with pytest.raises(InvalidInput, match=r"patience = 2: .* has no global model"):
+        undrift.run("local", patience=2, validation=0.2, **OPTIONS)

@@ -23,7 +23,7 @@ from undrift.core.errors import InvalidInput
 from undrift.core.figure import Figure
 from undrift.ledger.history import COSTS, History
 
-FELL = 0.02  # below the target at the end by more than this: it was reached and lost again
+FELL = 0.02  # worse than the target at the end by more than this (of it, if it is no share): reached and lost again
 
 Source = Literal["given", "runs", "baseline", "none"]
 
@@ -72,7 +72,10 @@ class Row:
 
     def fell(self, target: float | None) -> bool:
         """Did it reach the target and lose it again?"""
-        return target is not None and self.rounds is not None and self.final.mean < target - FELL
+        if target is None or self.rounds is None:
+            return False
+        figure = self.group.figure
+        return figure.sign * (target - self.final.mean) > (FELL if figure.share else FELL * abs(target))
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ class Comparer:
             for group in self.groups
             if group.figure != self.baselines[group.scene].figure
         ]
-        if not self.figure.share:
+        if not self.figure.share and not self._aims(self.figure):
             self.remarks.append(Remark("no classes"))
         self._mean = {group.label: Curves.mean_and_each(group) for group in self.groups}
         drawn: Drawn = {}
@@ -141,25 +144,32 @@ class Comparer:
 
     def at(self, target: float | None) -> Comparison:
         """The comparison at a target; without one, at the runs' own, or at what the baseline reached."""
-        if target is not None and not 0 < target <= 1:
-            raise InvalidInput(f"target = {target:g}: it must be a share in (0, 1], for example 0.9 for 90 %")
+        if target is not None and not self.figure.allows(target):
+            raise InvalidInput(f"target = {target:g}: it must be {self.figure.range}")
         target, source = self._target(target)
         rows = tuple(self._row(row, target) for row in self._plain_rows)
         named = {scene: group.label for scene, group in self.baselines.items()}
         return Comparison(rows, named, self.figure, target, source, tuple(self.remarks))
 
     def _target(self, given: float | None) -> tuple[float | None, Source]:
-        if not self.figure.rises:
+        if not self._aims(self.figure):
             return None, "none"
         if given is not None:
             return given, "given"
         planned = {float(r.experiment["target"]) for g in self.groups for r in g.runs if r.experiment.get("target")}
         if len(planned) == 1:
             return planned.pop(), "runs"
+        if not self.figure.rises:
+            return None, "none"
         baseline = next(iter(self.baselines.values()))
         chosen = math.floor(100 * self.best(baseline)) / 100
         known = at_chance(chosen, chance_of(baseline.runs[0]) or 0.0)  # what everybody reaches is no target
         return (None, "none") if known else (chosen, "baseline")
+
+    def _aims(self, figure: Figure) -> bool:
+        """Can it have a target? A share of which less is better has none, and no figure that nobody asked for."""
+        asked = {run.experiment.get("headline") for group in self.groups for run in group.runs}
+        return figure.rises or (not figure.share and figure.metric in asked)
 
     def best(self, group: Group) -> float:
         """The highest value of a group's mean curve."""
@@ -187,7 +197,7 @@ class Comparer:
 
     def _row(self, plain: Row, target: float | None) -> Row:
         group, pair = plain.group, self._pairs[plain.label]
-        if target is None or not group.figure.rises:
+        if target is None or not self._aims(group.figure):
             return plain
         costs: dict[str, CostToTarget] = {}
         for column in COSTS:

@@ -17,7 +17,8 @@ class Curves:
 
     def __init__(self, group: Group, weights: Floats) -> None:
         self.weights = weights
-        gaps, mean = np.isnan(group.values), weights @ np.nan_to_num(group.values)
+        self._sign = group.figure.sign  # where less is better, the curve and the target are turned over
+        gaps, mean = np.isnan(group.values), self._sign * (weights @ np.nan_to_num(group.values))
         if gaps.any():  # a gap counts only where it has weight
             mean[weights @ gaps.astype(np.float64) > 0] = -math.inf
         self.so_far = np.maximum.accumulate(mean, axis=1)
@@ -31,13 +32,13 @@ class Curves:
         return cls(group, np.vstack([np.full(runs, 1 / runs), np.eye(runs)]))
 
     def crossing(self, target: float) -> NDArray[np.int64]:
-        """The place of the first mean that is at least the target, by bisection; the length where there is none."""
+        """The place of the first mean that is as good as the target, by bisection; the length where there is none."""
         if self._crossing[0] != target:
             rows, length = np.arange(len(self.so_far)), self.so_far.shape[1]
             low, high = np.zeros(len(rows), np.int64), np.full(len(rows), length)
             for _ in range(length.bit_length()):
                 middle = np.minimum((low + high) // 2, length - 1)
-                below = (self.so_far[rows, middle] < target - 1e-12) & (low < high)  # rounding of the mean
+                below = (self.so_far[rows, middle] < self._sign * target - 1e-12) & (low < high)  # rounding of the mean
                 low, high = np.where(below, middle + 1, low), np.where(below, high, np.minimum(middle, high))
             self._crossing = target, low
         return self._crossing[1]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import sys
@@ -106,7 +107,7 @@ def _run(args: list[str]) -> int:
         complain("stopped")
         return STOPPED
     except BrokenPipeError:
-        errors.file = open("/dev/null", "w")  # noqa: SIM115 - the reader of our output has gone; say nothing more
+        errors.file = open(os.devnull, "w")  # noqa: SIM115 - the reader of our output has gone; say nothing more
         return OK
     except (OSError, MemoryError, sqlite3.OperationalError) as error:  # the machine's, not undrift's
         complain(surroundings(error))
@@ -122,7 +123,8 @@ def _sentence(error: click.ClickException) -> str:
     help_hint = f" (see {where.command_path} --help)" if where is not None else ""
     if isinstance(error, click.NoSuchOption):  # not the twins of a flag: --head_epochs, --algorithm.mu
         known = [p for p in error.possibilities or () if "_" not in p and ("." not in p or "." in error.option_name)]
-        error = click.NoSuchOption(error.option_name, possibilities=known[:1], ctx=error.ctx)
+        meant = f" Did you mean '{known[0]}'?" if known else ""
+        return f"No such option '{error.option_name}'.{meant}{help_hint}"  # Click's own words differ between versions
     text = error.format_message().replace("\n", " ").rstrip(".")
     sentences = dict.fromkeys(re.split(r"(?<=[.?]) ", text))  # Typer and Click both add a did-you-mean
     return " ".join(sentences) + help_hint

@@ -14,6 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from undrift.cli import attendance
 from undrift.cli.common import (
     DEFAULT_LEDGER,
     JsonOption,
@@ -43,8 +44,6 @@ from undrift.ledger.store import Ledger
 app = typer.Typer(no_args_is_help=True, help="A real federation: sites that keep their data, over mutual TLS.")
 
 KitOption = Annotated[Path, typer.Option("--kit", help="The coordinator's kit: the folder, or the archive.")]
-
-BAR = 30  # letters of the bar of the slowest site
 
 EXAMPLE = """\
 name = "clinics"                 # of the federation
@@ -160,14 +159,16 @@ def _aloud(sentence: str) -> None:
 
 @app.command()
 def status(kit: KitOption = Path("coordinator"), as_json: JsonOption = False) -> None:
-    """Who is there: from the log of the run that is on, or by asking the sites if there is none."""
+    """Who is there, since when, how fast, and what they hold if they tell.
+
+    From the log of the run that is on, or by asking the sites if there is none.
+    """
     kit = opened(kit, "coordinator")
     if engine.is_running(kit):
-        rows = _last_round(kit)
+        rows = attendance.last_round(kit)
     else:
         with connected(kit) as pipe:
-            reached = pipe.open(within=60)
-            rows = [{"site": site, "state": reached[site]} for site in pipe.sites]
+            rows = attendance.asked(pipe)
     if as_json:
         print_json(rows)
         return
@@ -177,38 +178,6 @@ def status(kit: KitOption = Path("coordinator"), as_json: JsonOption = False) ->
     for row in rows:
         table.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in row.values()))
     console.print(table)
-
-
-def _last_round(kit: Path) -> list[dict[str, Any]]:
-    """What the coordinator's log says of every site in the last round."""
-    from undrift.deploy.journal import entries
-
-    path = kit / "journal.jsonl"
-    rounds = [line for line in entries(path) if line["what"] == "round"] if path.exists() else []
-    if not rounds:
-        return [{"site": site, "state": "no round so far"} for site in kits.about(kit)["sites"]]
-    last = rounds[-1]
-    slowest = max((timing["total"] for timing in last["sites"]), default=0.0)
-    return [_row(timing, last, slowest) for timing in last["sites"]]
-
-
-def _row(timing: dict[str, Any], last: dict[str, Any], slowest: float) -> dict[str, Any]:
-    """A site in a round: what it did, and for how long; the bar is as long as the slowest."""
-    way = max(0.0, timing["total"] - timing["waited"] - timing["worked"])
-    bar = "".join(
-        mark * round(BAR * seconds / max(slowest, 1e-9))
-        for mark, seconds in (("-", way), (".", timing["waited"]), ("#", timing["worked"]))
-    )
-    return {
-        "site": timing["site"],
-        "state": timing["why"] or "answered",
-        "round": last["round"],
-        "at": last["at"],
-        "on the way, s": way,
-        "waited, s": timing["waited"],
-        "worked, s": timing["worked"],
-        "- way . waited # worked": bar,
-    }
 
 
 @app.command()

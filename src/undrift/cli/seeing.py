@@ -12,6 +12,7 @@ from rich.markup import escape
 from undrift.analysis.selection import selected
 from undrift.cli.common import DEFAULT_LEDGER, LedgerOption, RootOption, interactive, open_ledger, say
 from undrift.core.errors import InvalidInput, unknown
+from undrift.core.figure import HEADLINE, Figure
 from undrift.core.files import refuse_existing
 from undrift.ledger.history import History
 
@@ -24,7 +25,7 @@ RunsArgument = Annotated[
 ]
 ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace a file that exists already.")]
 TargetOption = Annotated[
-    float | None, typer.Option("--target", help="Target accuracy, a share such as 0.9; left out: the runs' own.")
+    float | None, typer.Option("--target", help="Target of the headline figure, such as 0.9; left out: the runs' own.")
 ]
 
 
@@ -76,9 +77,10 @@ def watch(
     """Serve the report of a ledger while it is being written; pages follow the runs round by round."""
     from undrift.report.watch import Follower, Server
 
-    open_ledger(ledger).close()
-    if target is not None and not 0 < target <= 1:
-        raise InvalidInput(f"--target {target:g}: it must be a share in (0, 1], for example 0.9 for 90 %")
+    with open_ledger(ledger) as book:
+        judged = {str(run.experiment.get("headline") or HEADLINE.metric) for run in book.runs()} or {HEADLINE.metric}
+    if target is not None and not any(Figure(metric=metric).allows(target) for metric in judged):
+        raise InvalidInput(f"--target {target:g}: it must be {Figure(metric=sorted(judged)[0]).range}")
     follower = Follower(ledger, names or [], target)
     with Server(follower, host, port, secrets.token_urlsafe(24) if token == "auto" else token) as server:
         follower.start()

@@ -15,12 +15,13 @@ from rich.table import Table
 from undrift.analysis.selection import selected
 from undrift.cli.common import DEFAULT_LEDGER, JsonOption, LedgerOption, console, open_ledger, say
 from undrift.core.figure import Figure
+from undrift.deploy import timing
 from undrift.experiment.execute import Result
 from undrift.experiment.limit import TIME, Limit
 from undrift.ledger.history import History
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
-from undrift.report import words
+from undrift.report import sentences, words
 from undrift.report.clients import fared
 from undrift.report.numbers import short, valid
 
@@ -162,6 +163,9 @@ def _costs(history: History) -> list[tuple[str, str]]:
         ("client compute", words.operations(history.total("macs"))),
         ("time", words.duration(history.total("seconds"))),
     ]
+    late = timing.slowest([row.notes for row in history.rounds])
+    if late is not None:
+        found.append(("slowest site", escape(sentences.slowest(late))))
     if "runtime" in facts:
         found.append(("runtime", escape(f"{facts['runtime']}: {facts.get('runtime_why', 'as asked')}")))
     limit = Limit.parse(str(history.experiment.get("limit", "")))
@@ -172,7 +176,9 @@ def _costs(history: History) -> list[tuple[str, str]]:
             (f"{title} used of the limit", f"{words.cost(unit, used)} of {words.cost(unit, limit.amounts[name])}")
         )
     if target is not None:
-        found.append((f"to {words.target_words(float(target))}", _to_target(history, float(target))))
+        found.append(
+            (f"to {words.target_words(float(target), history.main_curve)}", _to_target(history, float(target)))
+        )
     if history.rejected:
         found.append(("rejected uploads", str(history.rejected)))
     if history.skipped:

@@ -42,6 +42,7 @@ smallest_cohort = 2          # sites whose mean is taken, at least
 largest_rounds = 1000        # of an experiment
 smallest_count = 10          # test samples behind a figure that is told, at least
 class_counts = false         # may the coordinator know how many samples of each class there are?
+holdings = false             # may `undrift deploy status` tell how many samples there are, outside any experiment?
 
 # [methods]                  # left out: all that are installed
 # fedavg = "any"             # this method, whatever its file says

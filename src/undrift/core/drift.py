@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from undrift.core.guard import SAMPLE, Seen
-from undrift.core.records import Message, Upload
+from undrift.core.records import Upload
 from undrift.core.update import Starts
 
 
@@ -27,9 +27,9 @@ class Spread:
 class Drift:
     """Updates are added up as they come, so that none has to be kept. Looked at is the first field of the update."""
 
-    def __init__(self, kind: type[Upload], down: Message) -> None:
-        self._starts = Starts(kind, down)
-        self._name = self._starts.fields[0].name if self._starts.fields else ""
+    def __init__(self, starts: Starts) -> None:
+        self._starts = starts
+        self._name = starts.fields[0].name if starts.fields else ""
         self._count = 0
         self._lengths = self._squares = 0.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,8 +33,22 @@ class Figure:
 
     @property
     def rises(self) -> bool:
-        """Is it a share of which more is better, so that a target can be reached from below?"""
+        """Is it a share of which more is better, so that a target can be chosen for whoever names none?"""
         return self.share and self.better == "higher"
+
+    @property
+    def sign(self) -> int:
+        """1 where more is better, -1 where less is."""
+        return -1 if self.better == "lower" else 1
+
+    @property
+    def range(self) -> str:
+        """What a target of it may be, in words."""
+        return "a share in (0, 1], for example 0.9 for 90 %" if self.share else "a number that is finite"
+
+    def allows(self, target: float) -> bool:
+        """May a target be that?"""
+        return 0 < target <= 1 if self.share else math.isfinite(target)
 
     @property
     def place(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from undrift.core.records import Message, Upload
+from undrift.core.records import Message
 from undrift.core.reduce import Block
 from undrift.core.update import Starts, norms
 
@@ -34,10 +34,10 @@ class Seen(NamedTuple):
 class Guard:
     """Looks at uploads as they come, and says at the end which of those that had to wait cannot count."""
 
-    def __init__(self, kind: type[Upload], down: Message, factor: float | None) -> None:
-        self._factor, self._starts = factor, Starts(kind, down)
+    def __init__(self, starts: Starts, down: Message, factor: float | None) -> None:
+        self._factor, self._starts = factor, starts
         self._first, *self._others = [field.name for field in self._starts.fields] or [""]
-        self._sent: list[float] = _lengths(down).tolist() if self._first and factor is not None else [math.inf]
+        self._sent = _lengths(down) if self._first and factor is not None else [math.inf]
         self._scratch: Tensor | None = None
         self.lengths: dict[int, float] = {}  # of the updates that were looked at, by place
 
@@ -121,14 +121,19 @@ class Guard:
 
 def _square(value: Tensor) -> float:
     flat = value.reshape(-1)
-    return float(flat.dot(flat))
+    square: float = flat.dot(flat).item()
+    return square
 
 
-def _lengths(down: Message) -> Tensor:
+def _lengths(down: Message) -> list[float]:
     """The length of the message: one number, or one per client where they get different ones."""
+    parts = [
+        (f.travel == "each", v) for f, v in down.items() if isinstance(v, Tensor) and v.is_floating_point() and v.ndim
+    ]
+    if not any(each for each, _ in parts) and math.isfinite(square := sum(_square(value) for _, value in parts)):
+        return [math.sqrt(square)]  # quick, as it nearly always is
     squares: Tensor = torch.zeros(1, dtype=torch.float64)
-    for field, value in down.items():
-        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim:
-            rows = value.reshape(len(value), -1) if field.travel == "each" else value.reshape(1, -1)
-            squares = squares + norms({"": rows}).square()
-    return squares.sqrt()
+    for each, value in parts:
+        squares = squares + norms({"": value.reshape(len(value), -1) if each else value.reshape(1, -1)}).square()
+    found: list[float] = squares.sqrt().tolist()
+    return found

@@ -35,6 +35,8 @@ class Bounds:
 
     def __str__(self) -> str:
         low, high = f"{self.low:g}", f"{self.high:g}"
+        if self.low == -math.inf and self.high == math.inf:
+            return "that is finite"
         if self.high == math.inf:
             return f"{'>' if self.open_low else '>='} {low}"
         return f"in {'(' if self.open_low else '['}{low}, {high}{')' if self.open_high else ']'}"
@@ -46,6 +48,10 @@ def positive(why: str = "") -> Bounds:
 
 def nonnegative(why: str = "") -> Bounds:
     return Bounds(0, why=why)
+
+
+def finite(why: str = "") -> Bounds:
+    return Bounds(why=why)
 
 
 def at_least(low: float, why: str = "") -> Bounds:

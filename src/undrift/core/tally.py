@@ -25,6 +25,7 @@ from undrift.core.reduce import Block, Partial, Reply, reduce_buffers
 from undrift.core.spent import Spent
 from undrift.core.stages import Carried, Stage, Uploads
 from undrift.core.states import Kept, States, elsewhere
+from undrift.core.update import Starts
 from undrift.core.vector import Buffers
 
 PATIENCE = 8  # replies that may wait for a client whose first answer was bad
@@ -85,8 +86,9 @@ class Tally:
         self._down_bytes = _down_bytes(task)
         self._updates = task.kind == "update"
         self._reduction = task.uploads.one.begun(kind)
-        self._drift = Drift(kind, task.down) if self._updates and drift else None
-        self._guard = Guard(kind, task.down, task.uploads.guard)
+        starts = Starts(kind, task.down)
+        self._drift = Drift(starts) if self._updates and drift else None
+        self._guard = Guard(starts, task.down, task.uploads.guard)
         self._waiting: dict[int, Reply | Block] = {}  # for the guard to have seen all, by (first) place
         self._next = 0
         self._early: dict[int, Reply | Block | Partial] = {}  # by (first) place

@@ -27,6 +27,7 @@ from undrift.core.wire import Request
 from undrift.deploy import protocol
 from undrift.deploy.pipe import Failure, Pipe
 from undrift.deploy.protocol import Kind, Letter, Refusal
+from undrift.deploy.timing import Timing, noted
 
 JOINING = 60.0  # seconds to make a run ready at a site
 
@@ -160,21 +161,6 @@ class Standing:
     journal: str = ""  # the last line of its log that it told
 
 
-@dataclass(frozen=True)
-class Timing:
-    """What became of one task: seconds, and bytes as they were sent."""
-
-    site: str
-    total: float
-    waited: float = 0.0
-    worked: float = 0.0
-    why: str = ""  # there was no answer
-
-    @property
-    def network(self) -> float:
-        return max(0.0, self.total - self.waited - self.worked)
-
-
 class Remote(Runtime):
     """Clients are sites. A round that too few of them answer is asked for again, as it was, until it is answered."""
 
@@ -251,6 +237,8 @@ class Remote(Runtime):
             for name in ("worked", "waited", "network"):
                 longest = max((getattr(timing, name) for timing in answered), default=0.0)
                 done.cohort.note(f"seconds {name}, slowest site", longest)
+            for name, seconds in noted(self.timings).items():
+                done.cohort.note(name, seconds)
             for name, before, after in zip(("down", "up"), self._before, self._traffic(), strict=True):
                 done.cohort.note(f"bytes at the socket, {name}", after - before)
         return done

@@ -5,6 +5,7 @@
     largest_rounds = 1000        # of an experiment
     smallest_count = 1           # test samples behind a figure that is told, at least
     class_counts = false         # may the coordinator know how many samples of each class there are?
+    holdings = false             # may `undrift deploy status` tell how many samples there are, outside any experiment?
 
     [methods]                    # left out: all that are installed
     fedavg = "any"               # this method, whatever its file says
@@ -29,7 +30,7 @@ from undrift.deploy.protocol import Refusal
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "experiments": (str, list), "smallest_cohort": (int,), "largest_rounds": (int,), "smallest_count": (int,),
-    "class_counts": (bool,), "methods": (dict,),
+    "class_counts": (bool,), "holdings": (bool,), "methods": (dict,),
 }  # fmt: skip
 
 
@@ -42,6 +43,7 @@ class Policy:
     largest_rounds: int = 1000
     smallest_count: int = 1
     class_counts: bool = False
+    holdings: bool = False  # are told outside experiments too
     methods: Mapping[str, str] | None = None  # None: all that are installed
 
     @staticmethod

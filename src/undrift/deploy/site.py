@@ -35,6 +35,7 @@ from undrift.core.wire import Request, StateLost, answer
 from undrift.deploy import protocol
 from undrift.deploy.journal import Journal
 from undrift.deploy.policy import Approvals, Policy, write
+from undrift.deploy.presence import Pace
 from undrift.deploy.protocol import Kind, Letter, Refusal
 from undrift.deploy.vault import Vault
 
@@ -93,6 +94,7 @@ class Site:
         self.journal = Journal(folder / "journal.jsonl")
         self.approvals = Approvals(folder / "approvals")
         self._runs: dict[str, _Run] = {}
+        self._since, self._pace = time.time(), Pace()
         self._busy = threading.Lock()  # a site does one thing at a time
         self.journal.add("started", name=name, samples=len(data.x), data=data.content)
 
@@ -135,7 +137,7 @@ class Site:
     def _hello(self, letter: Letter) -> bytes:
         """Who the site is; what it tells of its data only to an experiment that it allows."""
         if "run" not in letter.header:
-            return protocol.note("present", name=self.name, busy=self._busy.locked(), torch=torch.__version__)
+            return self._present()
         run, experiment = self._run_name(letter), letter.table("experiment")
         self._allow(experiment)
         data = self.data
@@ -148,6 +150,18 @@ class Site:
         }
         self.journal.add("told of its data", run=run, told=told)
         return protocol.note("present", name=self.name, session=self._session(run), **told)
+
+    def _present(self) -> bytes:
+        """What may be told to whoever asks outside any experiment."""
+        data, holdings = self.data, dict[str, Any]()
+        if self.policy.holdings:
+            counts = data.counts() if self.policy.class_counts else None
+            holdings = {"samples": len(data.x), "classes": list(data.task.class_names), "counts": counts}
+            self.journal.add("told of its data", run="", told=holdings)
+        return protocol.note(
+            "present", name=self.name, busy=self._busy.locked(), torch=torch.__version__, since=self._since,
+            answered=self._pace.answered, seconds=self._pace.seconds, **holdings,
+        )  # fmt: skip
 
     def _allow(self, experiment: Mapping[str, Any]) -> None:
         """``Refusal`` if the policy does not allow an experiment; the operator is asked where it says so."""
@@ -266,6 +280,7 @@ class Site:
             "answered", run=name, kind=request.kind, round=request.round, task=identity,
             sent=hashlib.sha256(data).hexdigest(), bytes=len(data), seconds=float(f"{worked:.3g}"),
         )  # fmt: skip
+        self._pace.add(worked)
         logger.info("%s, round %d: %s answered in %.2f s", name, request.round, request.kind, worked)
         return data
 

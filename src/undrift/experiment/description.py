@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal
 from undrift import algorithms
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput, unknown
-from undrift.core.figure import METRICS, OF_CLASSES, OF_NUMBERS
+from undrift.core.figure import HEADLINE, METRICS, OF_CLASSES, OF_NUMBERS, Figure
 from undrift.core.named import short
 from undrift.core.plugins import Registry, reference_of, split
-from undrift.core.settings import Setting, Settings, at_least, between, positive
+from undrift.core.settings import Setting, Settings, at_least, between, finite, positive
 from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Partitioner, Source, data_root
@@ -39,7 +39,7 @@ class Plan(Settings):
     eval_every: Annotated[int, "evaluate every so many rounds (and after the last)", at_least(1)] = 1
     eval_training: Annotated[bool, "evaluate the global model on all clients' training data too"] = False
     target: Annotated[
-        float | None, "target of the headline figure, for the cost to reach it", between(0, 1, "a share: 0.9 for 90 %")
+        float | None, "target of the headline figure, for the cost to reach it: 0.9 for 90 %", finite()
     ] = None
     validation: Annotated[
         float | None,
@@ -88,6 +88,9 @@ class Plan(Settings):
             raise InvalidInput(
                 f"patience = {self.patience}: it goes by validation data, and there are none: set validation = 0.1"
             )
+        figure = Figure(metric=self.headline or HEADLINE.metric)
+        if self.target is not None and not figure.allows(self.target):
+            raise InvalidInput(f"target = {self.target:g}: it must be {figure.range}")
         for name in (*self._listed(), *([self.headline] if self.headline else [])):
             if name not in METRICS:
                 raise unknown("metric", name, METRICS)

@@ -172,7 +172,14 @@ def federate(
         recorded = ledger.run(again.id)
     remote = Remote(deployed.federation, pipe, found, deployed.method, run, told, deployed.settled, rules)
     witness = _witness(journal, run, remote)
-    journal.add("begins", run=run, session=found.session, sites=list(found.names), experiment=told)
+    journal.add(
+        "begins",
+        run=run,
+        session=found.session,
+        sites=list(found.names),
+        experiment=told,
+        members=[member.facts() for member in found.members],
+    )
     with remote:
         remote.join([name for name in found.names if name in present], JOINING)
         recorder = Witnessed(InLedger(ledger, recorded), witness)

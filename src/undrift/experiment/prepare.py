@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from undrift.core.algorithm import Method
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Federation, ModelLike, Registered, Rows, build
+from undrift.core.figure import GLOBAL
 from undrift.core.loop import resolved
 from undrift.core.partial import refuse_sums
 from undrift.core.plugins import digest_of
@@ -182,9 +183,22 @@ def prepare(
     participate = 1 if method.pools_data else plan.participate or len(partition)
     _warn_of_defaults(method, federation.training)
     method = resolved(method, federation)
+    _check_choosing(plan, method, federation)
     if plan.ray_sum:
         refuse_sums(method, uploads or Uploads())
     return Prepared(method, federation, partition, dataset, evaluator, participate, plan, uploads or Uploads())
+
+
+def _check_choosing(plan: Plan, method: Method, federation: Federation) -> None:
+    """Validation data judge a global model: without one, nothing can go by them."""
+    if plan.patience is None:
+        return
+    server = method.server_init(federation.start()[0], federation.population)
+    if GLOBAL not in method.models(server):
+        raise InvalidInput(
+            f"patience = {plan.patience}: {method.title} has no global model, and validation data judge no other; "
+            "leave patience out"
+        )
 
 
 def _warn_of_defaults(method: Method, training: Training) -> None:

@@ -17,6 +17,7 @@ from undrift.analysis.intervals import Spread
 from undrift.analysis.verdict import verdict
 from undrift.core.errors import InvalidInput
 from undrift.core.figure import Figure
+from undrift.deploy import timing
 from undrift.ledger.history import COSTS, History
 from undrift.ledger.rows import RoundRow, Run
 from undrift.ledger.store import Ledger
@@ -146,7 +147,7 @@ class Reader:
             "partitions": self._partitions(histories),
             "fairness": fairness([(label, [(one.run, one.scores) for one in some]) for label, some in members]),
             "settings": _settings(histories),
-            "notes": {name: words.note(name) for h in histories for row in h.rounds for name in row.notes},
+            "notes": _own_notes(histories),
             "verdict": _verdict(comparer, figures, target, coarse) if comparer else None,
         }
 
@@ -187,7 +188,7 @@ def _verdict(comparer: Comparer, figures: Sequence[Figure], target: float | None
     chosen = comparer.at(target)
     best = max(comparer.best(group) for group in comparer.groups)
     targets = {chosen.target} if chosen.target is not None else set()
-    if chosen.target is not None:
+    if chosen.target is not None and chosen.figure.share:
         fine = [*range(10, 900, 10), *range(900, 1001, 5)]  # per mille: whole per cents, finer near the top
         steps = range(50, 1001, 50) if coarse else fine
         targets |= {step / 1000 for step in steps if step / 1000 <= best + 0.02}
@@ -284,10 +285,25 @@ def _run(read: Read, figures: Sequence[Figure]) -> dict[str, Any]:
         "main": number.get(history.main_curve),
         "drift": _series([row.drift for row in rounds]),
         "notes": _series([row.notes for row in rounds]),
+        "timeline": _timeline(rounds),
+        "slowest": sentences.slowest(late) if (late := timing.slowest([row.notes for row in rounds])) else "",
         "partition": history.facts.get("partition_fingerprint", ""),
         "command": command(history.experiment),
         "typed": str(history.facts.get("command", "")),
     }
+
+
+def _timeline(rounds: Sequence[RoundRow]) -> list[dict[str, str]]:
+    """The sites of a federation, and which notes have their seconds; nothing for a simulation."""
+    sites = sorted({line.site for row in rounds for line in timing.lines(row.notes)})
+    return [{"site": site, **{part: timing.name(part, site) for part in timing.PARTS}} for site in sites]
+
+
+def _own_notes(histories: Sequence[History]) -> dict[str, str]:
+    """What the methods' own series are called; seconds of single sites belong to the time line."""
+    names = dict.fromkeys(name for h in histories for row in h.rounds for name in row.notes)
+    timed = {name for h in histories for line in _timeline(h.rounds) for name in line.values()}
+    return {name: words.note(name) for name in names if name not in timed}
 
 
 def _number(value: float) -> float | int | None:

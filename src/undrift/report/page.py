@@ -75,7 +75,8 @@ def _hash(script: str) -> str:
 
 # The page's modules, each after those that it imports.
 MODULES = (
-    "numbers", "series", "dom", "view", "tables", "charts", "top", "curve", "clients", "runs", "download", "main",
+    "numbers", "series", "dom", "view", "tables", "charts", "top", "curve", "clients", "timeline", "runs",
+    "download", "main",
 )  # fmt: skip
 
 

@@ -218,7 +218,7 @@ def curves(
                 spread = smoothed(group.values.std(axis=0, ddof=1), smooth) * scale
                 axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
         if target is not None:
-            axes.axhline(100 * target, color="0.4", linewidth=0.8, linestyle=(0, (4, 3)))
+            axes.axhline((100 if share else 1) * target, color="0.4", linewidth=0.8, linestyle=(0, (4, 3)))
         unit = " (%)" if share else ""
         axes.set(
             ylabel=f"{_metric(groups)}{unit}, {groups[0].figure.model} model, {groups[0].figure.place}",
@@ -248,7 +248,7 @@ def bars(histories: Sequence[History], path: str | Path, *, target: float | None
     """Rounds to the target, one bar per method, fewest first; what was not reached is said, not drawn."""
     found = comparison(histories, target)
     if found.target is None:
-        raise InvalidInput("rounds-to-target bars need an accuracy: these runs have only a loss")
+        raise InvalidInput("rounds-to-target bars need a target: give --target, or runs with an accuracy")
 
     def order(row: Any) -> float:
         value = row.costs["rounds"].value if row.costs else None
@@ -275,7 +275,7 @@ def bars(histories: Sequence[History], path: str | Path, *, target: float | None
         axes.grid(axis="y", visible=False)
         axes.margins(x=0.18)
         axes.set(
-            xlabel=f"rounds to {words.target_words(found.target)} (mean curve; ticks: each seed)",
+            xlabel=f"rounds to {words.target_words(found.target, found.figure)} (mean curve; ticks: each seed)",
             xlim=(0, None),
             ylim=(-0.6, len(rows) - 0.4),
         )

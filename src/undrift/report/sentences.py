@@ -13,6 +13,7 @@ from undrift.analysis.comparison import Comparison, Row
 from undrift.analysis.groups import Group, Remark
 from undrift.analysis.intervals import Interval
 from undrift.analysis.verdict import Verdict, headline, verdicts
+from undrift.deploy.timing import Slowest
 from undrift.ledger.history import History
 from undrift.report import words
 
@@ -64,7 +65,7 @@ def _stands(row: Row) -> str:
 
 
 def _goal(verdict: Verdict) -> str:
-    return words.target_words(verdict.target or 0)
+    return words.target_words(verdict.target or 0, verdict.row.group.figure)
 
 
 def _reached(verdict: Verdict) -> str:
@@ -311,3 +312,10 @@ def target_source(found: Comparison) -> str:
     if found.source == "baseline":
         return f"what {next(iter(found.baselines.values()))} reached, rounded down"
     return ""
+
+
+def slowest(found: Slowest) -> str:
+    """Which site the others waited for, and what it was busy with."""
+    spans = (("training", found.median.worked), ("network", found.median.network), ("waiting", found.median.waited))
+    spent = ", ".join(f"{what} {words.duration(seconds)}" for what, seconds in spans)
+    return f"{found.site} was the last in {found.times} of {found.rounds} rounds (median: {spent})"

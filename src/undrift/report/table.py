@@ -31,7 +31,7 @@ OWN_MEAN = "seeds' own mean"
 def cost_headers(comparison: Comparison) -> list[str]:
     if comparison.target is None:
         return []
-    goal = words.target_words(comparison.target)
+    goal = words.target_words(comparison.target, comparison.figure)
     first, *rest = (f"{title} to {goal}" for title in COST_TITLES.values())
     return [first, OWN_MEAN, *rest]
 
@@ -191,7 +191,9 @@ def _caption(comparison: Comparison) -> str:
         return "No target: the methods are compared at the end."
     source = said.target_source(comparison)
     how = f" ({source})" if source else ""
+    aim = words.target_words(comparison.target, comparison.figure)
+    limit = "most" if comparison.figure.better == "lower" else "least"
     return (
-        f"Target {words.target_words(comparison.target)}{how}: the first evaluated round at which the mean over seeds, "
-        "unsmoothed, is at least the target. (×) is the baseline's cost over the method's: above 1 is cheaper."
+        f"Target {aim}{how}: the first evaluated round at which the mean over seeds, unsmoothed, is at {limit} the "
+        "target. (×) is the baseline's cost over the method's: above 1 is cheaper."
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from undrift.core.figure import Figure
+from undrift.core.figure import HEADLINE, Figure
 
 NO_NUMBER = "n/a"
 
@@ -41,9 +41,9 @@ def spread(what: Figure, mean: float, sd: float) -> str:
     return value if math.isnan(sd) else f"{value.removesuffix(' %')} ± {figure(what, sd)}"
 
 
-def target_words(value: float) -> str:
-    """A target accuracy without needless zeros: ``90 %``, ``92.5 %``."""
-    return f"{round(100 * value, 4):g} %"
+def target_words(value: float, what: Figure = HEADLINE) -> str:
+    """A target without needless zeros: ``90 %``, ``92.5 %``; of what is no share as it is."""
+    return f"{round(100 * value, 4):g} %" if what.share else f"{value:g}"
 
 
 def amount(value: float) -> str:

@@ -66,7 +66,8 @@ class Advice(Shown):
         from undrift.report import words
 
         chosen = any(s.tested for s in self.standings)
-        heads = ["on validation data", "on the test set"] if chosen else ["accuracy"]
+        metric = next((s.what.metric for s in self.standings if not s.error), HEADLINE.metric).replace("_", " ")
+        heads = ["on validation data", "on the test set"] if chosen else [metric]
         table = [["method", "rounds", "of budget", *heads, "traffic/round", "compute/round", ""]]
         last = max((s.rung for s in self.standings if not s.error), default=0)
         for s in self.standings:
@@ -74,7 +75,7 @@ class Advice(Shown):
                 table.append([s.title, *["–"] * (len(heads) + 4), s.error])
                 continue
             share = words.target_words(round(s.share, 3))
-            reached = [words.spread(HEADLINE, found.mean, found.sd) for found in (s.score, s.tested) if found]
+            reached = [words.spread(s.what, found.mean, found.sd) for found in (s.score, s.tested) if found]
             costs = [words.data_size(s.cost["bytes"]), words.operations(s.cost["macs"])]
             note = "finalist" if s.rung == last else f"out in rung {s.rung + 1}"
             table.append([s.title, str(s.rounds), share, *reached, *costs, note])
@@ -145,11 +146,11 @@ def run_pilot(
             for method in left:
                 problem = prices[method] if isinstance(prices[method], str) else ""
                 standings[method] = _standing(pilot, method, book, rung, share, rounds.get(method, 0), errors, problem)
-        alive = sorted((m for m in left if not standings[m].error), key=lambda m: -standings[m].score.mean)
+        alive = sorted((m for m in left if not standings[m].error), key=lambda m: -standings[m].merit)
         left = alive if rung == rungs - 1 else _survivors(pilot, [standings[m] for m in alive])
         if not left:
             break
-    ranked = sorted(standings.values(), key=lambda s: (bool(s.error), -s.rung, -_number(s.score.mean)))
+    ranked = sorted(standings.values(), key=lambda s: (bool(s.error), -s.rung, -_number(s.merit)))
     take, sentences = conclusion(pilot, [standings[m] for m in left])
     return Advice(pilot.budget, pilot.goal, take, tuple(sentences), tuple(ranked), pilot.seeds, tuple(failed))
 
@@ -199,13 +200,12 @@ def _probe(
 
 
 def _headline(history: History) -> Figure:
-    """What the experiment names, where it is a share of which more is better; or the accuracy."""
-    main = history.main_curve
-    return main if main.model == GLOBAL and main.share and main.better == "higher" else HEADLINE
+    """What the global model is judged by."""
+    return history.main_curve if history.main_curve.model == GLOBAL else HEADLINE
 
 
 def _figures(history: History, goal: Goal) -> list[float]:
-    """The accuracies a method is judged by; empty where it has none of that kind."""
+    """The values a method is judged by; empty where it has none of that kind."""
     if goal == "global":
         return history.curve(history.chosen_by or _headline(history))[1]
     return history.curve(Figure(PERSONAL, OWN_MEAN))[1] or history.curve(Figure(GLOBAL, OWN_MEAN))[1]
@@ -241,17 +241,18 @@ def _standing(
         return Standing(method, title, rung, rounds, share, Spread.of([]), {}, why)
     tail = max(1, rounds // 5)  # the last fifth, since single rounds jump up and down
     score = _ends(curves, rounds, tail)
+    what = _headline(histories[0]) if pilot.goal == "global" else HEADLINE
     validated = pilot.goal == "global" and all(history.chosen_by for history in histories)
     tested = _ends([h.curve(_headline(h))[1] for h in histories], rounds, tail) if validated else None
     if math.isnan(score.mean):
-        return Standing(method, title, rung, rounds, share, score, {}, "its accuracy was not a number")
+        return Standing(method, title, rung, rounds, share, score, {}, f"its {what.metric} was not a number")
     played = sum(len(h.rounds) for h in histories)
     cost = {
         "bytes": sum(h.total("bytes_up") + h.total("bytes_down") for h in histories) / played,
         "macs": sum(h.total("macs") for h in histories) / played,
         "seconds": sum(h.total("seconds") for h in histories) / played,
     }
-    return Standing(method, title, rung, rounds, share, score, cost, tested=tested)
+    return Standing(method, title, rung, rounds, share, score, cost, tested=tested, what=what)
 
 
 def _ends(curves: Sequence[Sequence[float]], rounds: int, tail: int) -> Spread:

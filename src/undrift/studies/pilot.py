@@ -10,6 +10,7 @@ from typing import Any, Literal
 from undrift import algorithms
 from undrift.analysis.intervals import Interval, Spread, paired_difference
 from undrift.core.errors import InvalidInput, unknown
+from undrift.core.figure import HEADLINE, Figure
 from undrift.core.settings import at_least
 from undrift.experiment.description import tag
 from undrift.ledger.history import History
@@ -67,14 +68,21 @@ class Standing:
     rung: int
     rounds: int
     share: float  # of the budget
-    score: Spread  # accuracy, one value per seed
+    score: Spread  # of ``what``, one value per seed
     cost: dict[str, float]  # per round: bytes, macs, seconds
     error: str = ""
     tested: Spread | None = None  # on the test set, where the validation data chose
+    what: Figure = HEADLINE
+
+    @property
+    def merit(self) -> float:
+        """What standings are ranked by: more is better."""
+        return self.what.sign * self.score.mean
 
     def over(self, other: Standing) -> Interval:
-        """How much better it stands, seed by seed."""
-        return paired_difference(self.score.values, other.score.values)
+        """How much better it stands, seed by seed: above 0 is better, whatever the figure."""
+        mine, theirs = ([self.what.sign * value for value in s.score.values] for s in (self, other))
+        return paired_difference(mine, theirs)
 
 
 @dataclass(frozen=True)

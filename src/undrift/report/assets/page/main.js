@@ -7,6 +7,7 @@ import { $, el, fill, hideTip, lazily, remember } from "./dom.js";
 import { downloadCsv } from "./download.js";
 import { drawRuns, drawSettings, drawSmall } from "./runs.js";
 import { markCut } from "./tables.js";
+import { drawTimeline, timeTable } from "./timeline.js";
 import { drawHead, drawLegend, drawVerdict } from "./top.js";
 import { applyTheme, isHidden, view } from "./view.js";
 
@@ -24,6 +25,7 @@ function draw() {
   drawVerdict();
   drawWho();
   drawFair();
+  drawTimeline();
   drawCurve();
   drawSmall();
   drawRuns();
@@ -83,6 +85,8 @@ function listen() {
   $("#smooth").oninput = chooses("smooth", number, drawCurve);
   $("#band").onchange = chooses("band", (input) => input.checked, drawCurve);
   $("#partition").onchange = chooses("partition", (input) => input.value, drawWho);
+  $("#timed").onchange = chooses("timed", (input) => input.value, drawTimeline);
+  $("#timed-round").oninput = chooses("timedRound", number, drawTimeline);
   $("#target").oninput = chooses("target", number, retarget);
   $("#csv").onclick = downloadCsv;
   $("#theme").onclick = () => {
@@ -93,6 +97,7 @@ function listen() {
   lazily($("#curve-table"), valuesTable);
   lazily($("#who-table"), whoTable);
   lazily($("#fair-table"), fairTable);
+  lazily($("#time-table"), timeTable);
   for (const details of document.querySelectorAll("details")) lazily(details, markCut);
 }
 

@@ -69,9 +69,9 @@ export function count(v, what) {
   return `${rounds(v)} ${what}${v === 1 ? "" : "s"}`;
 }
 
-// A target without needless zeros: 90 %, 92.5 %.
-export function goal(v) {
-  return `${Number((100 * v).toFixed(4))} %`;
+// A target without needless zeros: 90 %, 92.5 %; of what is no share as it is.
+export function goal(v, figure = { share: true }) {
+  return figure.share ? `${Number((100 * v).toFixed(4))} %` : String(v);
 }
 
 // A value of a figure: a share in percent, anything else as it is.

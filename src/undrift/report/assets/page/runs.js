@@ -22,9 +22,9 @@ export function drawSmall() {
   const kinds = recorded("drift").sort((a, b) => known.indexOf(a) - known.indexOf(b));
   $("#drift-card").hidden = !kinds.length;
   for (const key of kinds) smallChart(drift, ...(DRIFT[key] || [key, ""]), (run) => run.drift[key]);
-  const own = recorded("notes");
+  const own = recorded("notes").filter((key) => key in view.data.notes); // the sites' seconds have a card of their own
   $("#notes-card").hidden = !own.length;
-  for (const key of own) smallChart(notes, view.data.notes[key] ?? key, "", (run) => run.notes[key]);
+  for (const key of own) smallChart(notes, view.data.notes[key], "", (run) => run.notes[key]);
 }
 
 // The names of the series that have a value anywhere.

@@ -45,10 +45,11 @@ function drawCosts(at) {
   $("#h-target").textContent = aimed ? "Cost to a target" : "At the end";
   $("#target-controls").hidden = !aimed;
   $("#target-hint").hidden = !aimed;
-  const metric = view.data.figures[verdict.figure].metric;
+  const figure = view.data.figures[verdict.figure];
+  const metric = figure.metric;
   const titles = [
     "method",
-    ...(aimed ? costTitles(goal(at.target)) : []),
+    ...(aimed ? costTitles(goal(at.target, figure)) : []),
     `final ${metric}`,
     "best",
     "seeds",
@@ -57,7 +58,7 @@ function drawCosts(at) {
   const order = groups.map((_, i) => i);
   if (groups.length > RANKED) order.sort((a, b) => at.ranks[a] - at.ranks[b]);
   const rows = order.map((i) => ({ cells: methodCells(i, at), off: isHidden(i) }));
-  const caption = aimed ? `Cost to ${goal(at.target)}` : "Figures at the end";
+  const caption = aimed ? `Cost to ${goal(at.target, figure)}` : "Figures at the end";
   sheet($("#costs"), { key: "costs", caption, titles, rows });
   if (aimed) sayTarget(at);
 }
@@ -115,16 +116,19 @@ function ownCell(row, cost) {
 
 function sayTarget(at) {
   const { verdict } = view.data;
+  const figure = view.data.figures[verdict.figure];
+  const aim = goal(at.target, figure);
   const slider = $("#target");
   slider.max = verdict.targets.length - 1;
   slider.value = view.target ?? verdict.chosen;
-  slider.setAttribute("aria-valuetext", goal(at.target));
-  $("#target-words").textContent = goal(at.target);
+  slider.setAttribute("aria-valuetext", aim);
+  $("#target-words").textContent = aim;
   const chosen = view.target === null || view.target === verdict.chosen;
   const how = chosen && verdict.from ? ` (${verdict.from})` : "";
-  const rule = "the first evaluated round at which the mean over seeds, unsmoothed, is at least the target";
+  const limit = figure.better === "lower" ? "most" : "least";
+  const rule = `the first evaluated round at which the mean over seeds, unsmoothed, is at ${limit} the target`;
   const ratio = "× is the baseline's cost over the method's: above 1 is cheaper; coloured where it is more than chance";
-  $("#target-hint").textContent = `Target ${goal(at.target)}${how}: ${rule}. ${ratio}.`;
+  $("#target-hint").textContent = `Target ${aim}${how}: ${rule}. ${ratio}.`;
 }
 
 export function drawLegend(toggled) {

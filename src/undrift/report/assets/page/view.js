@@ -20,6 +20,8 @@ export const view = {
   target: null, // a place among the targets; null: the chosen one
   partition: null,
   style: "bubbles",
+  timed: null, // the run whose time line is shown
+  timedRound: null, // a place among its rounds; null: the last one
   sorted: {}, // table -> [column, direction]
   theme: recalled("undrift-theme") || "automatic",
   charts: [],
