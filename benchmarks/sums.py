@@ -25,21 +25,19 @@ TOGETHER = (8, 32)
 def rows(size: int, repetitions: int) -> list[dict[str, Any]]:
     count = JOBS[size]
     job = federation("mlp", count, 1, TINY, hidden=WIDTH * size)
-    found = []
     with on_ray.Ray(job) as usual:
         players = {0: Player(job, "fedavg", usual, count)}
         players |= {n: Player(job, "fedavg", Sums(job, n), count) for n in TOGETHER}
         elapsed = interleave(players, repetitions, warmup=2)
         busy = {n: median(player, time.process_time, repetitions) / count for n, player in players.items()}
-    for n in players:
-        found.append(
-            {
-                "MB": size, "clients": count, "added up together": n or "none", "driver, ms a client": busy[n],
-                "times less": busy[0] / busy[n], "a round, s": min(elapsed[n]),
-                "of the round one by one": min(elapsed[n]) / min(elapsed[0]),
-            }
-        )  # fmt: skip
-    return found
+    return [
+        {
+            "MB": size, "clients": count, "added up together": n or "none", "driver, ms a client": busy[n],
+            "times less": busy[0] / busy[n], "a round, s": min(elapsed[n]),
+            "of the round one by one": min(elapsed[n]) / min(elapsed[0]),
+        }
+        for n in players
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":
