@@ -46,6 +46,10 @@ test-slow: setup  ## the slow tests
 test-faults: setup  ## hostile messages, damaged files, killed processes: all of what the fast tests take a share of
 	$(PYTEST) -m faults -n auto
 
+.PHONY: test-faults-deploy
+test-faults-deploy: setup  ## of these, the two hundred trials of a deployment
+	$(PYTEST) -m faults -n auto tests/deploy/test_sites.py tests/deploy/test_kills.py
+
 test-browser: setup  ## the report in /usr/bin/chromium
 	$(PYTEST) -m browser
 

@@ -29,11 +29,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import interleave, machine, write
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "deploy"))
 
-from undrift.deploy import engine, kits
+from common import interleave, machine, write
+from superlink import SuperLink
+
+from undrift.deploy import engine, flower_pipe, kits
 from undrift.deploy.bridge import Bridge
 from undrift.deploy.engine import Daemon
+from undrift.deploy.flower_pipe import FlowerPipe
 from undrift.deploy.nvflare_pipe import NVFlarePipe
 from undrift.deploy.pipe import Calls, Failure, Pipe, socket_file
 from undrift.deploy.relay import Relay, Reply, Request
@@ -88,6 +92,26 @@ def nvflare(folder: Path) -> Iterator[NVFlarePipe]:
         reached = pipe.open(within=LIMIT)
         if set(reached.values()) != {"ready"}:
             raise SystemExit(f"not all sites were reached: {reached}")
+        yield pipe
+
+
+@contextlib.contextmanager
+def over_flower(folder: Path, environment: Path) -> Iterator[FlowerPipe]:
+    """A SuperLink and a SuperNode per site, with TLS, in Flower's own environment."""
+    names = [kits.COORDINATOR, *SITES]
+    for name in names:
+        (folder / name).mkdir(mode=0o700, parents=True)
+        (folder / name / "kit.json").write_text(json.dumps({"name": name, "sites": SITES}), encoding="utf-8")
+    with contextlib.ExitStack() as stack:
+        link = stack.enter_context(SuperLink(folder / "link", environment))
+        os.environ["FLWR_HOME"] = link.environment["FLWR_HOME"]
+        for site in SITES:
+            link.node(f'kit="{folder / site}"')
+        stack.enter_context(echoes(folder))
+        pipe = stack.enter_context(FlowerPipe(folder / kits.COORDINATOR, environment))
+        reached = pipe.open(within=LIMIT)
+        if set(reached.values()) != {"ready"}:
+            raise SystemExit(f"not all sites were reached over Flower: {reached}")
         yield pipe
 
 
@@ -189,6 +213,10 @@ def main() -> None:
                 rows.append(large(real, options.large))
         for name, (adapter, python) in others.items():  # after ours has ended: they would share two cores
             rows.append(row(name, len(SITES), size, recipe(adapter, python, size, options.repetitions)))
+        if "Flower's FedAvg" in others:
+            with tempfile.TemporaryDirectory() as folder, over_flower(Path(folder), flower_pipe.place()) as pipe:
+                seconds = interleave({"undrift over Flower": partial(exchange, pipe, size)}, options.repetitions)
+            rows.append(row("undrift over Flower", len(SITES), size, seconds["undrift over Flower"]))
     write("deploy", "Exchanges with sites, without computing, on the loopback interface", rows, on)
 
 

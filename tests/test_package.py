@@ -38,6 +38,7 @@ ONLY = {
     "typer": {"cli"},
     "click": {"cli"},
     "nvflare": {"deploy/nvflare.py", "deploy/kits.py", "deploy/engine.py", "deploy/admin.py"},
+    "flwr": {"deploy/flower.py"},
     "ray": {"runtimes/ray.py", "runtimes/raycluster.py", "runtimes/raysum.py", "runtimes/raytask.py"},
 }
 LONGEST = 400  # lines of a file

@@ -23,6 +23,7 @@ TRUE = {  # settings under which no sample is given twice
     "classes": {"classes_per_client": 2},
     "path": {"classes_per_client": 2},
     "quantity": {},
+    "shards": {},
     "fedtrip-dirichlet": {"alpha": 0.1, "overlap": False},
     "fedtrip-orthogonal": {"clusters": 2, "overlap": False},
     "fedadm": {"case": 4},
@@ -43,6 +44,19 @@ def dataset(y: np.ndarray, y_test: np.ndarray | None = None, **more: object) -> 
 problems = st.tuples(
     st.lists(st.integers(20, 60), min_size=2, max_size=6), st.integers(3, 12), st.integers(0, 2**31), st.integers(0, 9)
 )
+
+
+def test_shards_as_mcmahan_dealt_them() -> None:
+    """200 shards of 300 in order of class, two for each of 100 clients: most see two digits, none more than four."""
+    y = labels_of([5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])  # MNIST's
+    parts = partition("shards", y, 100, 1)
+    assert set(parts.sizes) == {600}
+    held = (parts.histogram(y, 10) > 0).sum(1)
+    assert held.max() <= 4
+    assert (held <= 2).mean() > 0.5
+    assert partition("shards", y, 100, 2).fingerprint != parts.fingerprint
+    with pytest.raises(InvalidInput, match="2000 shards need at least 2000 samples"):
+        partition("shards", y[:100], 10, 1, shards_per_client=200)
 
 
 @pytest.mark.parametrize("name", TRUE)

@@ -7,14 +7,12 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from party import COUNT, NAMES
+from party import COUNT, NAMES, Process
 
 from undrift.deploy.journal import verify
 from undrift.experiment.description import read_toml
@@ -24,7 +22,6 @@ from undrift.experiment.prepare import prepare_experiment
 from undrift.experiment.recorder import InMemory
 
 ROUNDS = 25
-HERE = Path(__file__).parent
 EXPERIMENT = """
 rounds = {rounds}
 [algorithm]
@@ -58,35 +55,20 @@ class Party:
         (folder / "coordinator").mkdir(mode=0o700)
         self.sites = [self._start("site", str(number)) for number in range(COUNT)]
         for process in self.sites:
-            self._await(process)
+            process.await_ready()
         self.coordinator = self._start("coordinator", str(self.experiment))
 
-    def _start(self, role: str, what: str) -> subprocess.Popen[str]:
-        log = (self.folder / f"{role}{what[:1]}.log").open("a")
-        with log:
-            return subprocess.Popen(
-                [sys.executable, HERE / "party.py", role, self.folder, what],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
-
-    @staticmethod
-    def _await(process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+    def _start(self, role: str, what: str) -> Process:
+        return Process(role, self.folder, what)
 
     def restart_site(self, number: int) -> None:
-        self.end(self.sites[number])
+        self.sites[number].kill()
         self.sites[number] = self._start("site", str(number))
-        self._await(self.sites[number])
+        self.sites[number].await_ready()
 
     def restart_coordinator(self) -> None:
-        self.end(self.coordinator)
+        self.coordinator.kill()
         self.coordinator = self._start("coordinator", str(self.experiment))
-
-    @staticmethod
-    def end(process: subprocess.Popen[str]) -> None:
-        process.kill()
-        process.communicate()
 
     def rounds(self) -> list[tuple[int, str]]:
         path = self.folder / "coordinator" / "journal.jsonl"
@@ -100,14 +82,14 @@ class Party:
         while time.monotonic() < until:
             if max((at for at, _ in self.rounds()), default=0) >= number:
                 return True
-            if self.coordinator.poll() is not None:
+            if not self.coordinator.running():
                 return False
             time.sleep(0.02)  # there is no event to wait for in another process's file
         raise AssertionError(f"round {number} was not played; the logs are in {self.folder}")
 
     def close(self) -> None:
         for process in (self.coordinator, *self.sites):
-            self.end(process)
+            process.kill()
 
 
 @pytest.fixture
@@ -129,7 +111,7 @@ def happen(party: Party, kind: str, dice: random.Random) -> None:
         case "kill the coordinator":
             party.restart_coordinator()
         case "kill both":
-            party.end(party.coordinator)
+            party.coordinator.kill()
             party.restart_site(number)
             party.restart_coordinator()
         case "hang":

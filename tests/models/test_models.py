@@ -56,6 +56,7 @@ def test_lenet_macs_with_convolution_biases() -> None:
         ),  # torchvision's 13 convolutions
         ("firenet-light", 448 + 4640 + 18_496 + 2304 * 256 + 256 + 256 * 128 + 128 + 128 * 2 + 2),
         ("fedadm-cnn", 832 + 25_632 + 1568 * 256 + 256 + 2570),
+        ("mcmahan-cnn", 832 + 51_264 + 3136 * 512 + 512 + 5130),
     ],
 )
 def test_sizes_counted_layer_by_layer(name: str, count: int) -> None:

@@ -8,17 +8,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from undrift import compare
+from undrift import advise, compare, sweep
 from undrift.ledger.rows import Run
 from undrift.ledger.store import Ledger
+from undrift.papers import over, table
 from undrift.studies import cluster
-from undrift.studies.jobs import Queued
+from undrift.studies.jobs import Place, Queued
+from undrift.studies.reproduce import reproduce
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning"
@@ -130,6 +133,33 @@ class TestTwoNodes:
         assert killed
         assert contents(path) == contents(home[0])
 
+    @pytest.mark.parametrize("share", [{}, {"participate": 2, "clients": 6}])
+    def test_a_sweep_and_an_advice_equal_those_at_home(self, share: dict[str, Any], tmp_path: Path) -> None:
+        """Whole runs, or the clients of one run at a time: whichever keeps the two cores busy."""
+        for study in (
+            lambda **where: sweep("fedprox", {"mu": [0.01, 1.0]}, rounds=3, seeds=(1,), **share, **where),
+            lambda **where: advise("rounds=20", algorithms="fedavg,slowmo,fednova", seeds=(1, 2), **share, **where),
+        ):
+            books = {where: tmp_path / f"{where}.sqlite" for where in ("serial", "ray")}
+            home, spread = (study(runtime=where, ledger=book) for where, book in books.items())
+            assert str(spread) == str(home)
+            assert figures(books["ray"]) == figures(books["serial"])
+            for book in books.values():
+                book.unlink()
+
+    def test_a_table_is_reproduced_as_at_home(self, tmp_path: Path) -> None:
+        base = table("fedtrip/table4")
+        change = {"data": {"name": "digits"}, "partition": {"name": "iid"}, "rounds": 3, "clients": 3, "participate": 2}
+        values = over(base.columns[0].experiment, change) | {"model": {"name": "mlp"}}
+        small = replace(base, columns=(replace(base.columns[0], experiment=values, target=0.2),))
+        home, spread = (
+            reproduce(small, Place(tmp_path / f"{where}.sqlite"), seeds=[1, 2], quick=True, plan={"runtime": where})
+            for where in ("serial", "ray")
+        )
+        assert not spread.failed
+        assert spread.trials == home.trials
+        assert len(spread.trials) == len(base.methods)
+
     def test_what_a_method_refuses_is_said_and_the_others_run(self, tmp_path: Path) -> None:
         good = Queued("good", {"data": "digits", "clients": 2, "rounds": 1, "runtime": "ray"})
         bad = Queued("bad", {**good.values, "clients": 10**6})
@@ -145,13 +175,17 @@ def cluster_failures(items: list[Queued], folder: Path) -> list[Any]:
     return work_off(items, Place(folder / "ledger.sqlite"))
 
 
+def outside() -> dict[str, str]:
+    """The environment without what Ray has put into it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+
 @contextmanager
 def under_way(path: Path) -> Iterator[subprocess.Popen[str]]:
     """A comparison over a local cluster, when two runs have rounds behind them and many before them."""
     line = [sys.executable, "-m", "undrift", *COMPARE, "--rounds", "4000", "--runtime", "ray", "--workers", "2"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     with subprocess.Popen(
-        [*line, "--ledger", str(path)], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*line, "--ledger", str(path)], env=outside(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         try:
             while sum(run.rounds > 0 for run in runs(path)) < 2:
@@ -159,6 +193,12 @@ def under_way(path: Path) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+def figures(path: Path) -> dict[str, Any]:
+    """What was measured, by run."""
+    with Ledger(path) as book:
+        return {run.name: (run.status, run.rounds, book.metrics(run)) for run in book.runs()}
 
 
 def runs(path: Path) -> list[Run]:
@@ -190,3 +230,23 @@ def test_a_study_that_is_stopped_leaves_no_process_and_its_rounds(how: signal.Si
         assert "Traceback" not in said
         assert any(run.rounds > before.get(run.name, 0) for run in left), "what was under way is kept"
         assert "To go on: undrift compare" in " ".join(said.split())
+
+
+@pytest.mark.cluster
+def test_a_study_whose_driver_was_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    broken, whole = tmp_path / "broken.sqlite", tmp_path / "whole.sqlite"
+    with under_way(broken) as process:
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        psutil.wait_procs(started, timeout=AGENTS)
+    rounds = max(run.rounds for run in runs(broken)) + 2
+    for path, more in ((broken, ["--resume", "--runtime", "ray", "--workers", "2"]), (whole, ["--runtime", "serial"])):
+        line = [sys.executable, "-m", "undrift", *COMPARE, "--rounds", str(rounds), "--ledger", str(path), *more]
+        done = subprocess.run(line, env=outside(), text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+    found, home = contents(broken), contents(whole)
+    assert found.keys() == home.keys()
+    for name in home:
+        assert found[name][-1] == home[name][-1], "what the server and the clients hold"
+        assert found[name][2] == home[name][2]

@@ -18,6 +18,7 @@ from undrift.cli import run as undrift
 from undrift.core.errors import InvalidInput
 from undrift.experiment.description import Experiment
 from undrift.ledger.store import Ledger
+from undrift.models import build
 from undrift.papers import MEASURES, Table, over, papers, table
 from undrift.papers.counted import gigaflops
 from undrift.papers.records import HEAD, Trial, _parsed, recorded, text
@@ -72,6 +73,26 @@ def test_ratios_follow_from_the_rounds_but_for_the_cells_that_are_marked() -> No
     }
     assert wrong == {("fedtrip/table4", "FedDyn", "cnn-mnist"), ("fedtrip/table4", "MOON", "alexnet-cifar")}
     assert {(m, c) for _, m, c in wrong} == table("fedtrip/table4").contradicted
+
+
+def test_speedups_follow_from_the_rounds() -> None:
+    """McMahan et al. print beside every number of rounds how many times fewer they are than those of the first row."""
+    count = 0
+    for t in (t for t in PRINTED.values() if t.speedups):
+        first = t.printed[next(iter(t.methods))]
+        for method, row in t.speedups.items():
+            for column, speedup in row.items():
+                assert math.isnan(speedup) == math.isinf(t.printed[method][column])
+                if not math.isnan(speedup):
+                    count += 1
+                    assert first[column] / t.printed[method][column] == pytest.approx(speedup, abs=0.0501)
+    assert count == 16 + 16 + 27
+
+
+def test_mcmahans_models_have_the_sizes_that_are_printed() -> None:
+    for model, size in (({"name": "mcmahan-cnn"}, 1_663_370), ({"name": "mlp", "hidden": 200, "layers": 2}, 199_210)):
+        module = build(model.pop("name"), (1, 28, 28), 10, **model)
+        assert sum(p.numel() for p in module.parameters()) == size
 
 
 def test_fedtrips_savings() -> None:
@@ -232,6 +253,23 @@ def test_a_run_that_fails_is_said_and_the_others_are_shown(small: Table, tmp_pat
     assert "lenet-har" in found.failed[0].error
     assert found.cell("FedAvg", bad).verdict == "not run"
     assert found.cell("FedAvg", small.columns[0]).values
+
+
+def test_a_run_that_two_columns_are_read_from_is_recorded_once() -> None:
+    """FedTrip's Table VII reads a run in round 10 and in round 20."""
+    seven = table("fedtrip/table7")
+    run = Trial(1, (10, 20), (0.5, 0.75))
+    trials = {(method, column.name): (run,) for method in seven.methods for column in seven.columns}
+    assert len(text(seven, trials).splitlines()) == 2 * len(seven.methods)
+    for found in map(recorded, TABLES.values()):
+        for runs in found.values():
+            assert len({trial.seed for trial in runs}) == len(runs)
+
+
+def test_the_har_table_reads_the_features_that_its_model_takes() -> None:
+    columns = [column for t in TABLES.values() for column in t.columns if column.experiment["data"]["name"] == "ucihar"]
+    assert columns
+    assert all(column.experiment["data"]["form"] == "features" for column in columns)
 
 
 def test_tables_that_share_experiments_share_runs() -> None:

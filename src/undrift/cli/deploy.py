@@ -32,9 +32,10 @@ from undrift.cli.display import watching
 from undrift.cli.ending import UNWELL, judged
 from undrift.cli.showing import announce, print_json
 from undrift.core.errors import InvalidInput
-from undrift.deploy import engine, kits
+from undrift.deploy import engine, flower_pipe, kits
 from undrift.deploy.coordinator import Abandoned
 from undrift.deploy.engine import Daemon
+from undrift.deploy.flower_pipe import FlowerPipe
 from undrift.deploy.journal import Journal
 from undrift.deploy.nvflare_pipe import NVFlarePipe
 from undrift.experiment.federate import Federated, federate
@@ -43,6 +44,9 @@ from undrift.ledger.store import Ledger
 
 app = typer.Typer(no_args_is_help=True, help="A real federation: sites that keep their data, over mutual TLS.")
 
+FlowerOption = Annotated[
+    str | None, typer.Option("--flower", metavar="CONNECTION", help="Over Flower: a SuperLink in its configuration.")
+]
 KitOption = Annotated[Path, typer.Option("--kit", help="The coordinator's kit: the folder, or the archive.")]
 
 EXAMPLE = """\
@@ -94,6 +98,7 @@ def run(
     kit: KitOption = Path("coordinator"),
     name: Annotated[str | None, typer.Option("--name", help="What to call the run in the ledger.")] = None,
     again: Annotated[str | None, typer.Option("--resume", help="Go on with this run where it stopped.")] = None,
+    flower: FlowerOption = None,
     patience: Annotated[float, typer.Option("--wait", help="Seconds to wait for the sites at the beginning.")] = 300.0,
     ledger: LedgerOption = DEFAULT_LEDGER,
     root: RootOption = None,
@@ -113,7 +118,11 @@ def run(
         earlier = None if again is None else _earlier(book, again)
         if earlier is not None:
             described = [Federated.of(earlier)]
-        pipe = stack.enter_context(connected(kit))
+        pipe: NVFlarePipe | FlowerPipe
+        if flower is None:
+            pipe = stack.enter_context(connected(kit))
+        else:
+            pipe = stack.enter_context(over_flower(kit, flower))
         journal = Journal(kit / "journal.jsonl")
         stack.callback(journal.close)
         for federated in described:
@@ -212,6 +221,13 @@ def connected(kit: Path) -> Iterator[NVFlarePipe]:
     """The coordinator's end of the pipe, with the engine running as long as it is used."""
     place = engine.place()
     with in_sentences(), ended_by_term(), Daemon(kit, place), NVFlarePipe(kit, place) as pipe:
+        yield pipe
+
+
+@contextlib.contextmanager
+def over_flower(kit: Path, superlink: str) -> Iterator[FlowerPipe]:
+    """The coordinator's end of the pipe, over a SuperLink that somebody else runs."""
+    with in_sentences(), ended_by_term(), FlowerPipe(kit, flower_pipe.place(), superlink) as pipe:
         yield pipe
 
 

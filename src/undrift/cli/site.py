@@ -20,7 +20,7 @@ from undrift.cli.flags import ExperimentCommand, as_changes, given
 from undrift.cli.showing import print_json
 from undrift.core.errors import InvalidInput, unknown
 from undrift.data import SOURCES, Dataset
-from undrift.deploy import engine, kits
+from undrift.deploy import engine, flower_pipe, kits
 from undrift.deploy.engine import Daemon
 from undrift.deploy.journal import entries, verify
 from undrift.deploy.pipe import Answers, socket_file
@@ -144,7 +144,11 @@ def _toml(values: dict[str, Any]) -> str:
 
 
 @app.command()
-def start(kit: SiteKit, root: RootOption = None) -> None:
+def start(
+    kit: SiteKit,
+    root: RootOption = None,
+    flower: Annotated[bool, typer.Option("--flower", help="A SuperNode of yours carries the messages.")] = False,
+) -> None:
     """Take part: answer the coordinator until stopped. Reconnects by itself, and logs in plain sentences."""
     kit = opened(kit, "site")
     about = kits.about(kit)
@@ -153,19 +157,25 @@ def start(kit: SiteKit, root: RootOption = None) -> None:
         raise InvalidInput(f"{kit} does not know its data: `undrift site check {kit} --data ...` looks at them first")
     data, _ = held(read_toml(path), str(path), root)
     policy = Policy.read(kit / "policy.toml")
-    place = engine.place()
-    engine.check(place)
+    place = None if flower else engine.place()
+    if place is None:
+        engine.seed(flower_pipe.place())
+    else:
+        engine.check(place)
     with contextlib.ExitStack() as stack:
         stack.enter_context(in_sentences(logging.INFO))
         stack.enter_context(ended_by_term())
-        daemon = Daemon(kit, place)  # of which there is one for a kit: nobody else uses what follows
+        # Of a daemon there is one for a kit: nobody else uses what follows. The socket says so where there is none.
+        daemon = None if place is None else Daemon(kit, place)
         site = Site(kit, str(about["name"]), data, policy, Installed())
         stack.callback(site.close)
         stack.enter_context(_answers(kit, site))
-        stack.enter_context(daemon)
+        if daemon is not None:
+            stack.enter_context(daemon)
+        by = f"the coordinator at {about['host']}:{about['port']}" if daemon else "whatever the SuperNode brings"
         say(
             f"Site {escape(site.name)} of {escape(str(about['federation']))}: {len(data.x)} samples. "
-            f"It answers the coordinator at {escape(str(about['host']))}:{about['port']}; Ctrl-C ends it."
+            f"It answers {escape(by)}; Ctrl-C ends it."
         )
         while True:
             signal.pause()

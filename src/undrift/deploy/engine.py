@@ -25,7 +25,7 @@ from undrift.core.errors import InvalidInput
 from undrift.deploy import kits
 
 VERSIONS = "nvflare>=2.9,<2.10"  # tried: 2.9.0
-CARRIED = ("__init__", "wire", "pipe", "relay", "bridge", "nvflare", "admin")
+CARRIED = ("__init__", "wire", "pipe", "relay", "bridge", "nvflare", "admin", "flower")
 PACKAGE = '"""Of undrift, what the processes of an engine run."""\n'  # undrift's own would import what is not carried
 
 _JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # NVFlare names a job's folder so

@@ -12,7 +12,7 @@ from torch import nn
 from undrift.core.errors import InvalidInput, unknown
 from undrift.core.plugins import Registry
 from undrift.core.profile import profile
-from undrift.models.convnets import VGG16, AlexNet, CovidNet, FedADMCNN, FireNet, FireNetLight, HarNet
+from undrift.models.convnets import VGG16, AlexNet, CovidNet, FedADMCNN, FireNet, FireNetLight, HarNet, McMahanCNN
 from undrift.models.lenet import LeNetFast, LeNetHar, LeNetPlain
 from undrift.models.linear import MLP, SVM, Linear, Logistic
 from undrift.models.losses import LOSSES, Loss, aligned
@@ -31,6 +31,7 @@ OWN: dict[str, type[ModelSpec]] = {
         LeNetHar,
         AlexNet,
         FedADMCNN,
+        McMahanCNN,
         VGG16,
         ResNet8,
         ResNet18,

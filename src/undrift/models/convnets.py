@@ -87,6 +87,28 @@ class FedADMCNN(ModelSpec):
         return Layers(body, 256, classes)
 
 
+class McMahanCNN(ModelSpec):
+    """The CNN of the paper that named federated learning: conv 5x5 (32), pool, conv 5x5 (64), pool, 512."""
+
+    name = "mcmahan-cnn"
+    title = "CNN of McMahan et al."
+    paper = "McMahan et al., AISTATS 2017"
+    example = ((1, 28, 28), 10)
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        channels, height, width = self.image(shape, 4)
+        body = nn.Sequential(
+            *_conv(channels, 32, 5, 2),
+            nn.MaxPool2d(2),
+            *_conv(32, 64, 5, 2),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * (height // 4) * (width // 4), 512),
+            nn.ReLU(),
+        )
+        return Layers(body, 512, classes)
+
+
 class VGG16(ModelSpec):
     """VGG-16 without batch norm; the classifier reads the 512 globally pooled features."""
 

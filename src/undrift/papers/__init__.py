@@ -65,6 +65,7 @@ class Table:
     columns: tuple[Column, ...]
     printed: dict[str, dict[str, float]] = field(default_factory=dict)  # method -> column -> number; inf: not reached
     ratios: dict[str, dict[str, float]] = field(default_factory=dict)  # printed beside, over the first method
+    speedups: dict[str, dict[str, float]] = field(default_factory=dict)  # the same the other way round
     contradicted: frozenset[tuple[str, str]] = frozenset()  # cells that another printed number contradicts
     incomparable: dict[str, str] = field(default_factory=dict)  # method -> why its printed number is of another thing
     series: tuple[str, ...] = ()
@@ -150,9 +151,9 @@ def _table(paper: str, name: str, raw: Mapping[str, Any]) -> Table:
     columns = raw["tables"][own["columns_of"]]["columns"] if "columns_of" in own else own["columns"]
     made = tuple(_column(key, column, common, own, raw["scenes"]) for key, column in columns.items())
     names = [column.name for column in made]
-    printed, ratios = (
+    printed, ratios, speedups = (
         {method: dict(zip(names, row, strict=True)) for method, row in own.get(part, {}).items() if method in methods}
-        for part in ("printed", "ratios")
+        for part in ("printed", "ratios", "speedups")
     )
     first = next(iter(methods))
     for method, row in ratios.items():  # where only multiples of the first method are printed
@@ -170,6 +171,7 @@ def _table(paper: str, name: str, raw: Mapping[str, Any]) -> Table:
         columns=made,
         printed=printed,
         ratios=ratios,
+        speedups=speedups,
         contradicted=frozenset((m, c) for m, cs in own.get("contradicted", {}).items() for c in cs if c in names),
         incomparable={m: why for m, why in raw.get("incomparable", {}).items() if m in methods},
         series=tuple(own.get("series", ())),

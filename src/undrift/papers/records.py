@@ -40,11 +40,11 @@ def recorded(table: Table) -> Trials:
 
 
 def text(table: Table, trials: Trials) -> str:
-    """Trials as lines of a paper's file, without its head."""
+    """Trials as lines of a paper's file, without its head; one that several columns are read from, once."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    for (method, column), runs in trials.items():
-        key = table.key(method, table.column(column))
+    cells = {table.key(method, table.column(column)): runs for (method, column), runs in trials.items()}
+    for key, runs in cells.items():
         for trial in runs:
             by_round = dict(zip(trial.at, trial.values, strict=True))
             shown = (
