@@ -420,3 +420,30 @@ def test_a_header_that_is_too_deep_or_too_long_is_refused(tmp_path: Path) -> Non
     for data in (b"", b"x" * 20, len(deep).to_bytes(8, "little") + deep, (1 << 40).to_bytes(8, "little") + b"{}"):
         with pytest.raises(Refusal, match="cannot read the message"):
             protocol.look(data)
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        ("experiment", {"algorithm": {"name": "FILE"}}),
+        ("experiment", {"model": {"name": "FILE:Own"}}),
+        ("settled", {"algorithm": {"name": "FILE"}}),
+        ("settled", {"model": {"name": "FILE"}}),
+        ("settled", {"algorithm": {"name": "scaffold"}}),
+        ("settled", {"algorithm": {"name": "fedavg"}, "train": {"lr": 9.0}}),
+    ],
+)
+def test_nobody_chooses_what_a_site_runs(
+    tmp_path: Path, simulated: Federation, where: str, what: dict[str, dict[str, Any]]
+) -> None:
+    """A file on the site's disk is not imported because a coordinator names it; what was allowed is what is joined."""
+    ran, file = tmp_path / "ran", tmp_path / "own.py"
+    file.write_text(f"open({str(ran)!r}, 'w').close()\n")
+    section = json.loads(json.dumps(what).replace("FILE", str(file)))
+    experiment = told(simulated, create("fedavg"))
+    parts = {"experiment": experiment, "settled": {"algorithm": experiment["algorithm"]}}
+    parts[where] = {**parts[where], **section}
+    answer = site_of(tmp_path, simulated, 0).answer(protocol.note("join", run="trial-1", session=1, client=0, **parts))
+    with pytest.raises(Refusal, match=r"installed names alone|is to join another"):
+        protocol.opened(answer)
+    assert not ran.exists()

@@ -28,6 +28,7 @@ from undrift.core.eager import Augment, Trainer
 from undrift.core.errors import InvalidInput
 from undrift.core.federation import Holding, Model
 from undrift.core.named import references
+from undrift.core.plugins import is_reference
 from undrift.core.records import Message
 from undrift.core.reduce import Reply
 from undrift.core.stages import Uploads
@@ -168,6 +169,7 @@ class Site:
         section = experiment.get("algorithm")
         if not isinstance(section, dict):
             raise Refusal("bad", "cannot take part in an experiment without a method")
+        _installed(experiment)
         try:
             file = protocol.file_of(self.workshop.method(section))
         except InvalidInput as error:
@@ -197,7 +199,11 @@ class Site:
         run, session, client = self._run_name(letter), letter.number("session"), letter.number("client")
         experiment = letter.table("experiment")
         self._allow(experiment)
-        joined = {"session": session, "client": client, "experiment": experiment, "settled": letter.table("settled")}
+        settled = letter.table("settled")
+        _installed(settled)
+        if not set(settled) <= {"algorithm", "model"} or _name(settled, "algorithm") != _name(experiment, "algorithm"):
+            raise Refusal("refused", "was told of one experiment, and is to join another")
+        joined = {"session": session, "client": client, "experiment": experiment, "settled": settled}
         if session < self._session(run) or (session == self._session(run) and joined != self._joined(run)):
             raise Refusal("stale", f"has joined another session of {run} already")
         ready = self._ready(run, joined)
@@ -300,3 +306,17 @@ class Site:
             return reply
         zero = torch.zeros((), dtype=torch.float64)
         return replace(reply, up=Judged(zero, zero, zero))
+
+
+def _name(experiment: Mapping[str, Any], part: str) -> str:
+    section = experiment.get(part)
+    return str(section.get("name", "")) if isinstance(section, dict) else ""
+
+
+def _installed(experiment: Mapping[str, Any]) -> None:
+    """``Refusal`` if a method or a model is named by a file or a place: the site would run what somebody else chose."""
+    for part in ("algorithm", "model"):
+        if is_reference(_name(experiment, part)):
+            raise Refusal(
+                "refused", f"takes methods and models by their installed names alone, not {_name(experiment, part)}"
+            )
