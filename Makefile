@@ -91,6 +91,11 @@ docs: $(DOCS)/.ready  ## the documentation as a site, in ./site: opens from disk
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --clean --quiet
 	@echo "open site/index.html"
 
+.PHONY: pictures
+pictures: setup  ## the pictures of the README and the docs, from the running thing; needs Chromium and UNDRIFT_ENGINE
+	$(VENV)/bin/python docs/pictures.py
+	$(VENV)/bin/python tests/browser/pages.py docs/images
+
 clean:  ## remove the environment and the caches
 	rm -rf $(VENV) $(DOCS) .venv-lowest site build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

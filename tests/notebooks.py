@@ -2,7 +2,7 @@
 
     python tests/notebooks.py        # needs the extra `notebook`
 
-What a notebook shows of a run and of a comparison is HTML with a chart.
+What a notebook shows of a run and of a comparison is HTML: bars while it runs, then a table with a chart.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def main() -> None:
     for path in found:
         pages = shown(path)
         assert any("<svg" in page and "figcaption" in page for page in pages), f"{path.name} shows no chart"
+        assert any("<progress" in page and "round" in page for page in pages), f"{path.name} shows no progress"
         sys.stdout.write(f"{path.name}: {len(pages)} shown\n")
 
 

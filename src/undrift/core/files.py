@@ -61,6 +61,8 @@ def _mask() -> int:
 
 def _sync(folder: Path) -> None:
     """The name is on the disk too, where the file system can promise it."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows: a folder cannot be opened there
+        return
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -255,10 +255,11 @@ REDUCERS: Registry[Reducer] = Registry("reducer", Reducer, "undrift.reducers", {
 
 def weighted_mean(rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """The same mean, of rows that are all there."""
-    total, factors = Total(rows[0]), [weight / weights[0] for weight in weights]
+    total, factors, whole = Total(rows[0]), [weight / weights[0] for weight in weights], 0.0
     for row, factor in zip(rows, factors, strict=True):
         total.add(row, factor)
-    return total.over(sum(factors))
+        whole += factor  # not sum(): from Python 3.12 on its last bit is another
+    return total.over(whole)
 
 
 def reduce_buffers(buffers: Sequence[Buffers], weights: Sequence[float]) -> Buffers:

@@ -7,7 +7,6 @@ imported.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
@@ -167,6 +166,10 @@ def private(path: Path) -> IO[bytes]:
 
 def _lock(kit: Path) -> IO[bytes]:
     """What only one keeper of a kit can hold; it is let go of when the keeper ends, in whatever way."""
+    try:
+        import fcntl
+    except ImportError:
+        raise InvalidInput("a deployment needs Linux: this system has no locks that end with their process") from None
     lock = private(kit / "engine.lock")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,6 +18,7 @@ from undrift.core.settings import Settings
 from undrift.core.stages import Uploads
 from undrift.core.training import Training
 from undrift.data import PARTITIONERS, SOURCES, Dataset, Partitioner, data_root, load
+from undrift.experiment.bars import watcher
 from undrift.experiment.description import Experiment, Plan, differences
 from undrift.experiment.execute import Result, execute
 from undrift.experiment.machine import changes
@@ -59,6 +60,7 @@ def run(
     versions run on the same kind of processor, so that the bits are sure to be the same. ``track`` writes the rounds to
     ``"tensorboard"`` or ``"mlflow"`` too, with a ledger or without. ``facts`` are recorded beside the description.
     """
+    watch = watcher(watch)
     method, dataset = _method(algorithm), _dataset(data)
     usual = "dirichlet" if dataset.client is None else "column"
     partition, training, passage = _partitioner(partition or usual), _training(training), _uploads(uploads)

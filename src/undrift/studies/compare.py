@@ -19,6 +19,7 @@ from undrift.core.errors import InvalidInput
 from undrift.core.figure import Figure
 from undrift.core.training import Training
 from undrift.data import Dataset, Partitioner, data_root
+from undrift.experiment.bars import watcher
 from undrift.experiment.description import Experiment, tag
 from undrift.experiment.notebook import chart
 from undrift.experiment.prepare import completed, refuse
@@ -150,7 +151,7 @@ def compare(
             place=Place(path, root, track, where.own),
             resume=resume,
             workers=side_by_side,
-            observer=Observer(watch=watch),
+            observer=Observer(watch=watcher(watch)),
             stays=ledger is not None,
         )
 

@@ -13,6 +13,8 @@ import math
 import time
 import warnings
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Annotated, Any, Literal
 
 from torch import Tensor, arange, expm1, float64, log1p, stack, tensor, where, zeros, zeros_like
@@ -176,7 +178,8 @@ class Budgeted(Settings):
         for step, step_sd, aggregation, sd in zip(
             self.step_cost, self.step_sd, self.round_cost, self.round_sd, strict=True
         ):
-            c.append(sum(max(v, 1e-10) for v in draw(step, step_sd, tau).tolist()) / tau)
+            steps = (max(v, 1e-10) for v in draw(step, step_sd, tau).tolist())
+            c.append(reduce(add, steps) / tau)  # not sum(): from Python 3.12 on its last bit is another
             b.append(max(float(draw(aggregation, sd)), 1e-10))
         if self.resources == "measured":
             longest = max((spent.seconds for spent in cohort.cost), default=cohort.elapsed)  # lost: all was waiting
