@@ -38,6 +38,7 @@ class Guard:
         self._factor, self._starts = factor, starts
         self._first, *self._others = [field.name for field in self._starts.fields] or [""]
         self._sent = _lengths(down) if self._first and factor is not None else [math.inf]
+        self._moves = {field.name for field in starts.fields if field.meaning == "move"}
         self._scratch: Tensor | None = None
         self.lengths: dict[int, float] = {}  # of the updates that were looked at, by place
 
@@ -74,11 +75,21 @@ class Guard:
             total: Tensor = sizes.square().sum(0).sqrt()
             return self._all_within(LONG - 1, places, total.tolist()), None
         updates = self._starts.updates(block.up, slice(place, place + count))
-        first = torch.linalg.vector_norm(updates[self._first], dim=1)
-        lengths = first if not self._others and bool(torch.isfinite(first).all()) else norms(updates)
-        numbers = lengths.tolist()
+        found = [self._row_lengths(block, name, updates[name]) for name in (self._first, *self._others)]
+        if not all(bool(torch.isfinite(each).all()) for each in found):
+            lengths = norms(updates)
+        elif self._others:
+            lengths = torch.stack([each.double() for each in found]).square().sum(0).sqrt()
+        else:
+            lengths = found[0]
+        first, numbers = found[0], lengths.tolist()
         self.lengths.update(zip(places, numbers, strict=True))
         return self._all_within(LONG, places, numbers), Seen(updates[self._first], lengths=first)
+
+    def _row_lengths(self, block: Block, name: str, update: Tensor) -> Tensor:
+        """Those of a field that is an update itself may be known."""
+        known = block.norms.get(name) if name in self._moves else None
+        return torch.linalg.vector_norm(update, dim=1) if known is None else known
 
     def told(self, lengths: Mapping[int, float]) -> None:
         """The lengths of updates that were looked at elsewhere, by place."""
