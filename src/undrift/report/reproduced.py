@@ -118,7 +118,7 @@ def tally(found: Reproduced) -> str:
     """How many cells agree, in one sentence."""
     verdicts = [cell.verdict for cell in found.cells.values() if cell.verdict]
     if not verdicts:
-        return "The paper prints no number for these cells."
+        return "No printed number is on record for these cells."
     counts = [(verdicts.count(verdict), text) for verdict, text in SAID.items() if verdict in verdicts]
     return f"Of {words.count(len(verdicts), 'printed number')}: {', '.join(f'{n} {text}' for n, text in counts)}."
 
