@@ -286,6 +286,7 @@ class Ledger:
                 raise NotAsWritten(found[0])
         with self.reading(), explained(self.path, run.name):
             reading.recorded(self._db, run.id)
+            reading.client_metrics(self._db, run.id)  # the next round seals them anew
             reading.states(self._db, run.id)
 
     # -- one process per run ------------------------------------------------------------------------------------------
