@@ -10,7 +10,8 @@ from typing import Any
 
 from undrift.deploy import kits
 from undrift.deploy.journal import entries
-from undrift.deploy.nvflare_pipe import READY, NVFlarePipe
+from undrift.deploy.nvflare_pipe import NVFlarePipe
+from undrift.deploy.pipe import READY
 from undrift.deploy.presence import Presence, ask_after
 from undrift.report import words
 

@@ -11,20 +11,18 @@ import logging
 import os
 import subprocess
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from undrift.core.errors import InvalidInput
 from undrift.deploy import engine as engines
 from undrift.deploy import kits
-from undrift.deploy.pipe import Calls, Failure, socket_file
+from undrift.deploy.pipe import READY, Bridged, socket_file
 from undrift.deploy.wire import at, left
 
 VERSIONS = "flwr==1.41.0"  # tried; its interfaces change from one to the next
 PROBE = 30.0  # seconds for a relay to answer: nodes look for messages every three, and start a process for each
 AGAIN = 3.0  # seconds between two looks
-READY = ("ready", "no site process")
 
 PROJECT = """\
 [project]
@@ -58,38 +56,17 @@ def place() -> Path:
     return Path(named)
 
 
-class FlowerPipe:
-    """``call`` as in ``Pipe``, over an app that ``open`` makes sure of. Use as a context.
+class FlowerPipe(Bridged):
+    """``call`` as in ``Pipe``, over an app that ``open`` makes sure of.
 
     ``kit`` is the coordinator's; ``superlink`` is the name of a connection in Flower's own configuration.
     """
 
     def __init__(self, kit: Path, flower: Path, superlink: str = "") -> None:
         engines.seed(flower)
-        self.sites: list[str] = list(kits.about(kit)["sites"])
-        self.flower, self.superlink = flower.resolve(), superlink
         self._socket = socket_file(kit.resolve())
-        self.calls = Calls(self._socket)
-        self._closed = threading.Event()
-
-    def __enter__(self) -> FlowerPipe:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._closed.set()
-        self.calls.close()
-
-    def call(self, messages: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Failure]]:
-        """As ``Pipe.call`` says."""
-        return self.calls.call(messages, seconds)
-
-    @property
-    def traffic(self) -> tuple[int, int]:
-        """Bytes on the socket so far, to and from all sites."""
-        return self.calls.traffic
+        super().__init__(kits.about(kit)["sites"], self._socket)
+        self.flower, self.superlink = flower.resolve(), superlink
 
     def open(self, within: float, sites: Sequence[str] | None = None) -> dict[str, str]:
         """Make sure that the app runs; how far each site can be reached, as ``NVFlarePipe.open`` says it."""

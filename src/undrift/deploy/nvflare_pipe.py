@@ -12,25 +12,24 @@ import logging
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from undrift.deploy import engine as engines
 from undrift.deploy import kits
 from undrift.deploy.bridge import LEFT_OUT
-from undrift.deploy.pipe import Calls, Failure, socket_file
+from undrift.deploy.pipe import READY, Bridged, socket_file
 from undrift.deploy.wire import at, left
 
 PROBE = 0.7  # seconds; a request before a site's job process is up waits out its whole deadline
 MENDING = 90.0  # seconds until a job that was begun must be reached
-READY = ("ready", "no site process")  # what a relay says of itself
 
 logger = logging.getLogger(__name__)
 
 
-class NVFlarePipe:
-    """``call`` as in ``Pipe``, over the job that ``open`` makes sure of. Use as a context.
+class NVFlarePipe(Bridged):
+    """``call`` as in ``Pipe``, over the job that ``open`` makes sure of.
 
     ``kit`` is the coordinator's, whose engine's daemon must be running (``engine.Daemon``). A site that was away when
     the job began, or was lost since, is not reached by this job again: ``roll`` begins another. ``call`` never does
@@ -39,30 +38,12 @@ class NVFlarePipe:
 
     def __init__(self, kit: Path, engine: Path) -> None:
         engines.check(engine)
-        self.sites: list[str] = list(kits.about(kit)["sites"])
-        self.calls = Calls(socket_file(kit / "server"))
+        super().__init__(kits.about(kit)["sites"], socket_file(kit / "server"))
         self._admin = _Admin(kit / "admin", engine)
-        self._closed = threading.Event()
-
-    def __enter__(self) -> NVFlarePipe:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self) -> None:
-        self._closed.set()
-        self.calls.close()
+        super().close()
         self._admin.close()
-
-    def call(self, messages: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Failure]]:
-        """As ``Pipe.call`` says."""
-        return self.calls.call(messages, seconds)
-
-    @property
-    def traffic(self) -> tuple[int, int]:
-        """Bytes on the socket so far, to and from all sites."""
-        return self.calls.traffic
 
     def connected(self) -> dict[str, float]:
         """The sites whose engines are connected to the server, and when they gave their last sign of life."""

@@ -19,15 +19,16 @@ import secrets
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from undrift.deploy.wire import LARGEST, Broken, Closed, Failed, Late, Wire, at, check_peer, left, listen
 
 PATIENCE = 10.0  # seconds for what needs no network and no work: a note, a connection on this machine
+READY = ("ready", "no site process")  # what a relay says of itself
 CROWD = 32  # messages that a site takes at once; more are refused
 
 logger = logging.getLogger(__name__)
@@ -331,3 +332,32 @@ def _stop(listener: socket.socket, path: Path) -> None:
         listener.shutdown(socket.SHUT_RDWR)  # wakes accept, which close alone does not
     listener.close()
     path.unlink(missing_ok=True)
+
+
+class Bridged:
+    """A ``Pipe`` over an engine's job, whose bridge calls at a socket. Who inherits says how the job is begun; use as a
+    context."""
+
+    def __init__(self, sites: Sequence[str], socket: Path) -> None:
+        self.sites = list(sites)
+        self.calls = Calls(socket)
+        self._closed = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._closed.set()
+        self.calls.close()
+
+    def call(self, messages: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes | Failure]]:
+        """As ``Pipe.call`` says."""
+        return self.calls.call(messages, seconds)
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes on the socket so far, to and from all sites."""
+        return self.calls.traffic
